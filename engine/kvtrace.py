@@ -1,0 +1,135 @@
+"""`.kvtrace`: a recorded run, one JSON object a line: a `LogHeader`, then the events. `.gz` compresses it."""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from .errors import TraceError
+from .event_log import EventLog, LogHeader
+from .events import AnyEvent, Event, Phase, UnknownEvent
+from .memory_map import MemoryMap
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(AnyEvent)
+_header_decoder = msgspec.json.Decoder(LogHeader)
+
+
+def encode_event(event: Event) -> bytes:
+    """One event as it stands on the wire and in a file (no newline)."""
+    return _encoder.encode(event)
+
+
+def decode_event(line: bytes) -> Event:
+    """The event on one line; a kind that this version does not know becomes an `UnknownEvent`.
+
+    Raises msgspec.DecodeError if the line is no event at all.
+    """
+    try:
+        return _decoder.decode(line)
+    except msgspec.ValidationError:
+        fields = msgspec.json.decode(line)
+        return UnknownEvent(
+            seq=fields["seq"],
+            step=fields["step"],
+            phase=Phase.IDLE,
+            t=fields["t"],
+            why=fields.get("why", ""),
+            cause=fields.get("cause", -1),
+            name=fields["kind"],
+        )
+
+
+def _open(path: Path, mode: str) -> IO[bytes]:
+    return gzip.open(path, mode) if path.suffix == ".gz" else path.open(mode)  # type: ignore[return-value]
+
+
+class TraceWriter:
+    """Follows a log into a file: `drain()` after every step writes what is new. Use as a context manager."""
+
+    def __init__(self, path: str | Path, log: EventLog) -> None:
+        self._log = log
+        self._file = _open(Path(path), "wb")
+        base = log.snapshot()
+        header = msgspec.structs.replace(log.header, base=base if base.seq >= 0 else None)
+        self._file.write(_encoder.encode(header) + b"\n")
+        self._cursor = base.seq + 1
+
+    def drain(self) -> int:
+        """Write the events since the last call; return how many.
+
+        Raises TraceError if the log's ring has dropped some of them meanwhile.
+        """
+        events = self._log.read(self._cursor)
+        if events is None:
+            raise TraceError(
+                f"the log no longer holds event {self._cursor}, only {self._log.oldest_seq} and later: "
+                "drain the recording more often, or give the EventLog a larger capacity"
+            )
+        self._file.writelines(encode_event(event) + b"\n" for event in events)
+        self._cursor += len(events)
+        return len(events)
+
+    def __enter__(self) -> "TraceWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.drain()
+        self._file.close()
+
+
+class Trace:
+    """A recorded run in memory: `header`, `events`, and the picture at any of them.
+
+    Raises TraceError if the file is missing, no trace, or cut off in the middle of a line.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        lines = _read_lines(self.path)
+        try:
+            self.header = _header_decoder.decode(next(lines, b""))
+        except msgspec.DecodeError as error:
+            raise TraceError(
+                f"{self.path} does not begin with a .kvtrace header ({error}): is it a recording?"
+            ) from None
+        self.events: list[Event] = []
+        for number, line in enumerate(lines, start=2):
+            try:
+                self.events.append(decode_event(line))
+            except (msgspec.DecodeError, KeyError):
+                raise TraceError(
+                    f"{self.path} is broken at line {number}, after {len(self.events)} whole events: the recording was "
+                    f"cut off or edited. Delete that line and what follows it to read the events before it"
+                ) from None
+
+    def start(self) -> MemoryMap:
+        """The picture before the first event."""
+        if self.header.base is not None:
+            return self.header.base.copy()
+        return MemoryMap(num_blocks=self.header.num_blocks, block_size=self.header.block_size)
+
+    def pictures(self) -> Iterator[tuple[Event, MemoryMap]]:
+        """Each event with the picture after it (the same object throughout; copy it to keep it)."""
+        picture = self.start()
+        for event in self.events:
+            picture.apply(event)
+            yield event, picture
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    try:
+        with _open(path, "rb") as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist: record one with `pagelens record --out {path.name}`") from None
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise TraceError(f"{path} is not a whole gzip file ({error}): copy or record it again") from None
+    if lines and not lines[-1].endswith(b"\n"):
+        raise TraceError(
+            f"{path} is cut off in line {len(lines)}, after {max(0, len(lines) - 2)} whole events: "
+            "delete that last line to read the events before it"
+        )
+    return iter(lines)

@@ -1,0 +1,1 @@
+"""Model architectures and the loading of their weights."""
