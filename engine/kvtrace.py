@@ -34,7 +34,7 @@ def decode_event(line: bytes) -> Event:
         return UnknownEvent(
             seq=fields["seq"],
             step=fields["step"],
-            phase=Phase.IDLE,
+            phase=Phase(fields["phase"]),
             t=fields["t"],
             why=fields.get("why", ""),
             cause=fields.get("cause", -1),
@@ -99,7 +99,7 @@ class Trace:
         for number, line in enumerate(lines, start=2):
             try:
                 self.events.append(decode_event(line))
-            except (msgspec.DecodeError, KeyError):
+            except (msgspec.DecodeError, KeyError, ValueError):
                 raise TraceError(
                     f"{self.path} is broken at line {number}, after {len(self.events)} whole events: the recording was "
                     f"cut off or edited. Delete that line and what follows it to read the events before it"

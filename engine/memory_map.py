@@ -12,6 +12,7 @@ event by event.
     sequences["B.0"].table = [0, 4]      block 0 is shared
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,10 +26,15 @@ KEEP_FINISHED = 64
 
 
 class SequenceView(msgspec.Struct):
-    """What a viewer knows of one sequence. `status` is waiting, running, preempted or finished."""
+    """What a viewer knows of one sequence. `status` is waiting, running, preempted or finished.
+
+    `lane` is the lowest number that no unfinished sequence has: sequences alive together differ in it, so that every
+    viewer, however late, gives each the same colour.
+    """
 
     sequence: str
     request: str
+    lane: int
     status: str
     token_ids: list[int]
     texts: list[str]
@@ -130,12 +136,17 @@ class MemoryMap(msgspec.Struct):
         """Number of blocks in `state`."""
         return self.state.count(state)
 
+    def _free_lane(self) -> int:
+        taken = {view.lane for view in self.sequences.values() if view.status != "finished"}
+        return next(lane for lane in itertools.count() if lane not in taken)
+
     # one function per kind; each only assigns what the event says
 
     def _arrived(self, e: ev.RequestArrived) -> None:
         self.sequences[e.sequence] = SequenceView(
             sequence=e.sequence,
             request=e.request,
+            lane=self._free_lane(),
             status="waiting",
             token_ids=list(e.prompt_token_ids),
             texts=list(e.prompt_texts),
@@ -149,6 +160,7 @@ class MemoryMap(msgspec.Struct):
         self.sequences[e.child] = SequenceView(
             sequence=e.child,
             request=e.request,
+            lane=self._free_lane(),
             status="running",
             token_ids=list(parent.token_ids),
             texts=list(parent.texts),

@@ -1,0 +1,134 @@
+"""The seam between the model and the kernels: which kernels run, and what a step tells them."""
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pagelens.kernels import reference
+from pagelens.kernels.launch import LaunchConfig, choose_launch, triton_status
+from torch import Tensor
+
+from .errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The three kernels of `kernels/`, in one implementation. `why` is a sentence for people."""
+
+    name: str
+    why: str
+    interpreted: bool
+    paged_attention: Callable[..., Tensor]
+    write_kv: Callable[..., None]
+    move_blocks: Callable[..., None]
+
+
+def select_kernels(name: str, device: torch.device) -> Kernels:
+    """The implementation asked for by `EngineConfig.kernel`.
+
+    Without a GPU the Triton kernels run under Triton's interpreter. That must be decided before anything imports
+    triton, so this asks for it wherever it is not too late; where it is, "auto" falls back to torch and says why.
+
+    Raises:
+        ConfigError: "triton" was asked for by name and cannot run; the message names the remedy.
+    """
+    if name == "torch":
+        return _torch_kernels('kernel="torch" was asked for')
+    if device.type == "cpu" and "triton" not in sys.modules:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+    status = triton_status()
+    if not status.available:
+        if name == "triton":
+            raise ConfigError(f'kernel="triton" cannot run: {status.reason}')
+        return _torch_kernels(status.reason)
+    from pagelens.kernels import kv_ops, paged_attention
+
+    return Kernels(
+        name="triton",
+        why=status.reason,
+        interpreted=status.interpreted,
+        paged_attention=paged_attention.paged_attention,
+        write_kv=kv_ops.write_kv,
+        move_blocks=kv_ops.move_blocks,
+    )
+
+
+def _torch_kernels(why: str) -> Kernels:
+    return Kernels("torch", why, False, reference.paged_attention, reference.write_kv, reference.move_blocks)
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """One step's flat batch, as the kernels see it.
+
+        sequences           A (14 of a prompt)    B (1)   C (1)
+        query_start_loc     0                     14      15      16
+        seq_lens            14                    75      121             tokens of context, these included
+        slot_mapping        where each of the 16 tokens' K and V go
+        block_tables        [3, max_blocks], padded with 0
+
+    `launch` are the tiles of the attention kernel, None on the torch path; `grid` what a viewer is told about it.
+    """
+
+    query_start_loc: Tensor
+    seq_lens: Tensor
+    block_tables: Tensor
+    slot_mapping: Tensor
+    launch: LaunchConfig | None
+    grid: list[int]
+
+
+class Attention:
+    """Writes a layer's new keys and values, then attends. The same object serves all layers of a model."""
+
+    def __init__(self, kernels: Kernels, num_heads: int, num_kv_heads: int, head_dim: int, scale: float) -> None:
+        self.kernels = kernels
+        self.num_heads = num_heads
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.scale = scale
+
+    def __call__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_layer: Tensor,
+        metadata: AttentionMetadata,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """Query [num_tokens, num_heads, head_dim], key and value [num_tokens, num_kv_heads, head_dim] -> like query."""
+        self.kernels.write_kv(key, value, kv_layer, metadata.slot_mapping)
+        options: dict[str, Any] = {} if metadata.launch is None else {"config": metadata.launch}
+        return self.kernels.paged_attention(
+            query.to(kv_layer.dtype),
+            kv_layer,
+            metadata.block_tables,
+            metadata.query_start_loc,
+            metadata.seq_lens,
+            scale=self.scale,
+            sliding_window=sliding_window,
+            **options,
+        )
+
+    def choose_launch(
+        self, num_tokens: int, num_seqs: int, max_query_len: int, max_context: int, element_size: int
+    ) -> tuple[LaunchConfig | None, list[int]]:
+        """The tiles for a batch of these sizes and the resulting grid (programs along tiles, KV heads, splits)."""
+        if self.kernels.name != "triton":
+            return None, [num_seqs]
+        launch = choose_launch(
+            num_tokens=num_tokens,
+            num_seqs=num_seqs,
+            max_query_len=max_query_len,
+            max_context=max_context,
+            group=self.num_heads // self.num_kv_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            element_size=element_size,
+            interpreted=self.kernels.interpreted,
+        )
+        return launch, [num_tokens // launch.block_q + num_seqs, self.num_kv_heads, launch.num_splits]

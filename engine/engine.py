@@ -1,0 +1,339 @@
+"""Engine: a step is plan -> launch -> commit.
+
+    add_request --> [waiting] --> plan      the scheduler decides and moves blocks, on paper
+                                  launch    data moves, the model runs, tokens are sampled
+                                  commit    tokens are appended, finished sequences give their blocks back
+
+Between the three the state is consistent, so that a debugger can halt there. The engine is used by one thread:
+`LLM.generate` calls `step` itself, a server lets an `EngineLoop` do it.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import events as ev
+from .attention import select_kernels
+from .block_table import blocks_needed
+from .config import EngineConfig
+from .detokenizer import Detokenizer
+from .errors import ConfigError, RequestError
+from .event_log import EventLog, LogHeader
+from .events import Phase, Why
+from .kv_cache import num_gpu_blocks
+from .kv_cache_manager import KVCacheManager
+from .models.loader import LoadedModel, load_model
+from .policies import load_policy
+from .request import FinishReason, Request, Sequence, request_name
+from .runner import Launch, ModelRunner, Runner
+from .sampling_params import SamplingParams
+from .scheduler import Scheduler, StepPlan
+
+
+@dataclass(slots=True)
+class SequenceOutput:
+    """What a step added to one sequence. `finish_reason` is set with its last output; then `token_id` may be None."""
+
+    sequence: Sequence
+    token_id: int | None
+    text: str
+    finish_reason: FinishReason | None
+
+
+class Engine:
+    """Serves requests with one model, or with a script in its place.
+
+    Args:
+        config: every knob.
+        log_events: keep the events of the run in `log`; without, nothing is recorded and nothing is paid.
+        runner: stands in for the model (a `ScriptedRunner`, say); then `num_gpu_blocks_override` and `max_model_len`
+            must be given, prompts are token ids, and nothing is ever loaded.
+
+    Raises:
+        ConfigError, ModelError: the engine cannot be built as asked.
+    """
+
+    def __init__(self, config: EngineConfig, log_events: bool = True, runner: Runner | None = None) -> None:
+        self.config = config
+        self.loaded: LoadedModel | None = None
+        if runner is None:
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            kernels = select_kernels(config.kernel, device)
+            self.loaded = load_model(config.model, config.dtype, kernels, device)
+            num_blocks = num_gpu_blocks(config, self.loaded.spec, device)
+            self.runner: Runner = ModelRunner(self.loaded, num_blocks, config.block_size, device, config.seed)
+            self.kernel = {"name": kernels.name, "why": kernels.why, "interpreted": kernels.interpreted}
+        else:
+            if config.num_gpu_blocks_override is None or config.max_model_len is None:
+                raise ConfigError(
+                    "a scripted engine has no model to ask: give num_gpu_blocks_override and max_model_len"
+                )
+            num_blocks = config.num_gpu_blocks_override
+            self.runner = runner
+            self.kernel = {"name": "none", "why": "the runner is a script", "interpreted": False}
+        self.max_model_len = self._limit_model_len()
+        header = LogHeader(
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+            config=config.as_dict() | {"max_model_len": self.max_model_len},
+            model=self.loaded.describe() if self.loaded else {"name": "scripted"},
+            kernel=self.kernel,
+        )
+        self.log = EventLog(header, enabled=log_events)
+        policy = load_policy(config.policy)
+        self.manager = KVCacheManager(num_blocks, config.block_size, config.enable_prefix_caching, policy, self.log)
+        self.scheduler = Scheduler(config, self.manager, policy, self.log)
+        self.requests: dict[str, Request] = {}
+        self.num_steps = 0
+        self._num_requests = 0
+        self._detokenizers: dict[Sequence, Detokenizer] = {}
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's `transformers` tokenizer; None for a script or a checkpoint without one."""
+        return self.loaded.tokenizer if self.loaded else None
+
+    # requests
+
+    def tokenize(self, prompt: str | list[int]) -> list[int]:
+        """Token ids of a prompt. Raises RequestError for text without a tokenizer, or ids outside the vocabulary."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise RequestError("this model has no tokenizer: give the prompt as a list of token ids")
+            return list(self.tokenizer.encode(prompt))
+        vocab_size = self.loaded.config.vocab_size if self.loaded else 1 << 63
+        for token in prompt:
+            if not isinstance(token, int) or not 0 <= token < vocab_size:
+                raise RequestError(f"prompt token {token!r} is not one of the model's {vocab_size} tokens")
+        return list(prompt)
+
+    def check_request(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
+        """Raise RequestError if this request could never be served; what merely has to wait is fine."""
+        length = len(prompt_token_ids)
+        if length == 0:
+            raise RequestError("the prompt is empty: give at least one token")
+        if length >= self.max_model_len:
+            raise RequestError(
+                f"the prompt has {length} tokens, but prompt and output together may have {self.max_model_len} "
+                "(max_model_len): shorten the prompt"
+            )
+        needs = blocks_needed(length + 1, self.config.block_size)
+        if needs > self.manager.pool.num_blocks:
+            raise RequestError(
+                f"the prompt of {length} tokens and its first new token need {needs} blocks, but the pool has "
+                f"{self.manager.pool.num_blocks}: shorten the prompt or raise num_gpu_blocks_override"
+            )
+        if params.n > self.config.max_num_seqs:
+            raise RequestError(f"n is {params.n}, but at most {self.config.max_num_seqs} sequences run (max_num_seqs)")
+
+    def add_request(self, prompt: str | list[int], params: SamplingParams, request_id: str | None = None) -> Request:
+        """Queue a request.
+
+        Raises RequestError if it cannot be served; that is logged too, and the engine is as it was before.
+        """
+        name = request_id or request_name(self._num_requests)
+        try:
+            if name in self.requests:
+                raise RequestError(f"request id {name!r} is in use by a request that has not ended")
+            token_ids = self.tokenize(prompt)
+            self.check_request(token_ids, params)
+        except RequestError as error:
+            self.log.emit(ev.RequestRejected, Why.INVALID, request=name, message=str(error))
+            raise
+        text = prompt if isinstance(prompt, str) else ""
+        request = Request(name, self._num_requests, text, token_ids, params)
+        self._num_requests += 1
+        self.requests[name] = request
+        first = request.sequences[0]
+        if self.log.enabled:
+            first.last_event = self.log.emit(
+                ev.RequestArrived,
+                Why.SUBMITTED,
+                request=name,
+                sequence=first.name,
+                prompt_token_ids=token_ids,
+                prompt_texts=self._token_texts(token_ids),
+                max_tokens=params.max_tokens,
+                temperature=params.temperature,
+                num_samples=params.n,
+            )
+        self.scheduler.add(request)
+        return request
+
+    def abort(self, request_id: str) -> list[SequenceOutput]:
+        """End a request between two steps, in whatever state it is. Raises RequestError if there is no such request."""
+        request = self.requests.get(request_id)
+        if request is None:
+            raise RequestError(f"there is no unfinished request {request_id!r}")
+        cause = self.log.emit(
+            ev.RequestAborted, Why.USER_ABORT, request.sequences[0].last_event, request=request.request_id
+        )
+        alive = [sequence for sequence in request.sequences if sequence.finish_reason is None]
+        for sequence in alive:
+            self.scheduler.finish(sequence, FinishReason.ABORT, Why.USER_ABORT, cause)
+        return self._outputs_of(alive)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.scheduler.has_work
+
+    # the step
+
+    def step(self) -> list[SequenceOutput]:
+        """One whole step. A failure of the model ends the sequences of this step and nothing else."""
+        plan = self.plan()
+        try:
+            launched = self.launch(plan)
+        except Exception as error:
+            return self.fail(plan, error)
+        return self.commit(plan, launched)
+
+    def plan(self) -> StepPlan:
+        """Decide what this step computes."""
+        self._begin(Phase.PLAN)
+        self._plan_started = time.perf_counter_ns()
+        return self.scheduler.plan()
+
+    def launch(self, plan: StepPlan) -> list[list[int]]:
+        """Move data, run the model; returns the tokens drawn for each scheduled sequence."""
+        self._begin(Phase.LAUNCH)
+        self._launch_started = time.perf_counter_ns()
+        if not plan.scheduled:
+            return []
+        launch: Launch = self.runner.prepare(plan)
+        cause = self.log.emit(
+            ev.StepLaunched,
+            Why.SCHEDULED,
+            plan.event,
+            kernel=self.kernel["name"],
+            grid=launch.grid,
+            tile=launch.tile,
+            num_tokens=plan.num_tokens,
+            num_copies=len(plan.copies),
+        )
+        samples = self.runner.execute(launch)
+        self._launched_event = self.log.emit(
+            ev.TokensWritten,
+            Why.SCHEDULED,
+            cause,
+            sequences=[item.sequence.name for item in plan.scheduled],
+            starts=[item.start for item in plan.scheduled],
+            counts=[item.num_tokens for item in plan.scheduled],
+        )
+        return samples
+
+    def commit(self, plan: StepPlan, samples: list[list[int]]) -> list[SequenceOutput]:
+        """Append the tokens, end what has ended."""
+        self._begin(Phase.COMMIT)
+        started = time.perf_counter_ns()
+        outputs = self._outputs_of(plan.finished)
+        grown = self.scheduler.commit(plan, samples)
+        new = [self._output(sequence, token) for sequence, token in grown]
+        if new:
+            cause = self.log.emit(
+                ev.TokensGenerated,
+                Why.MODEL_OUTPUT,
+                self._launched_event,
+                sequences=[output.sequence.name for output in new],
+                token_ids=[output.token_id for output in new],
+                texts=[output.text for output in new],
+            )
+            for output in new:
+                output.sequence.last_event = cause
+                if output.finish_reason is not None:
+                    self.scheduler.finish(output.sequence, output.finish_reason, self._why_finished(output), cause)
+                    self._forget(output.sequence)
+        self._end_step(plan, started)
+        return outputs + new
+
+    def fail(self, plan: StepPlan, error: Exception) -> list[SequenceOutput]:
+        """End the sequences of a plan whose launch failed, and take back what its blocks were said to hold."""
+        self._begin(Phase.COMMIT)
+        cause = self.log.emit(ev.StepFailed, Why.STEP_FAILED, plan.event, error=f"{type(error).__name__}: {error}")
+        self.manager.unseal_step(cause)
+        failed = [item.sequence for item in plan.scheduled]
+        for sequence in failed:
+            self.scheduler.finish(sequence, FinishReason.ERROR, Why.STEP_FAILED, cause)
+        outputs = self._outputs_of([*plan.finished, *failed])
+        self.num_steps += 1
+        self.log.step, self.log.phase = self.num_steps, Phase.IDLE
+        return outputs
+
+    # helpers
+
+    def _begin(self, phase: Phase) -> None:
+        self.log.step, self.log.phase = self.num_steps, phase
+
+    def _end_step(self, plan: StepPlan, commit_started: int) -> None:
+        self.log.emit(
+            ev.StepCommitted,
+            Why.SCHEDULED,
+            plan.event,
+            plan_ns=self._launch_started - self._plan_started,
+            launch_ns=commit_started - self._launch_started,
+            commit_ns=time.perf_counter_ns() - commit_started,
+        )
+        self.num_steps += 1
+        self.log.step, self.log.phase = self.num_steps, Phase.IDLE
+
+    def _output(self, sequence: Sequence, token: int) -> SequenceOutput:
+        """Text and finish reason of a token that was just appended."""
+        reason = self._finish_reason(sequence, token)
+        text = ""
+        if self.tokenizer is not None:
+            detokenizer = self._detokenizers.setdefault(sequence, Detokenizer(self.tokenizer))
+            text = detokenizer.add(token) + (detokenizer.finish() if reason else "")
+        return SequenceOutput(sequence, token, text, reason)
+
+    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
+        params = sequence.request.params
+        is_eos = self.loaded is not None and token in self.loaded.eos_token_ids and not params.ignore_eos
+        if is_eos or token in params.stop_token_ids:
+            return FinishReason.STOP
+        generated = sequence.num_tokens - sequence.num_prompt_tokens
+        if generated >= params.max_tokens or sequence.num_tokens >= self.max_model_len:
+            return FinishReason.LENGTH
+        return None
+
+    def _why_finished(self, output: SequenceOutput) -> Why:
+        if output.finish_reason is FinishReason.STOP:
+            return Why.END_OF_SEQUENCE
+        return Why.MAX_MODEL_LEN if output.sequence.num_tokens >= self.max_model_len else Why.MAX_TOKENS
+
+    def _outputs_of(self, ended: list[Sequence]) -> list[SequenceOutput]:
+        """The last outputs of sequences that ended without a new token, with the text still held back."""
+        outputs = []
+        for sequence in ended:
+            detokenizer = self._detokenizers.get(sequence)
+            text = detokenizer.finish() if detokenizer else ""
+            outputs.append(SequenceOutput(sequence, None, text, sequence.finish_reason))
+            self._forget(sequence)
+        return outputs
+
+    def _forget(self, sequence: Sequence) -> None:
+        self._detokenizers.pop(sequence, None)
+        if sequence.request.is_finished:
+            self.requests.pop(sequence.request.request_id, None)
+
+    def _token_texts(self, token_ids: list[int]) -> list[str]:
+        if self.tokenizer is None:
+            return [""] * len(token_ids)
+        detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=False)
+        texts = [detokenizer.add(token) for token in token_ids]
+        texts[-1] += detokenizer.finish()
+        return texts
+
+    def _limit_model_len(self) -> int:
+        asked = self.config.max_model_len
+        if self.loaded is None:
+            assert asked is not None
+            return asked
+        if asked is not None and asked > self.loaded.max_model_len:
+            raise ConfigError(
+                f"max_model_len is {asked}, but {self.loaded.name} was made for {self.loaded.max_model_len} positions "
+                "(max_position_embeddings): lower it"
+            )
+        return asked or self.loaded.max_model_len

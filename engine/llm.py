@@ -1,0 +1,135 @@
+"""LLM: prompts in, texts out. The shortest way to use the engine; the call is vLLM's.
+
+from pagelens.engine import LLM, SamplingParams
+
+llm = LLM()
+for output in llm.generate(["A hacker is", "When a program"], SamplingParams(max_tokens=40)):
+    print(output.prompt, output.outputs[0].text)
+"""
+
+import time
+from collections.abc import Sequence as Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from .config import EngineConfig
+from .engine import Engine, SequenceOutput
+from .errors import RequestError
+from .request import Request
+from .sampling_params import SamplingParams
+
+Prompt = str | list[int]
+
+
+@dataclass
+class CompletionOutput:
+    """One answer. `finish_reason` is a `FinishReason`: "stop", "length", "out_of_blocks", "error"."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = ""
+
+
+@dataclass
+class RequestOutput:
+    """A prompt with its answers, `outputs[i]` for i < n. Times in seconds since the call of `generate`."""
+
+    request_id: str
+    prompt: str
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    time_to_first_token: float = 0.0
+    time_finished: float = 0.0
+
+
+class LLM:
+    """An engine for batches of prompts.
+
+    Args:
+        model: folder or hub id of a checkpoint; "" is the embedded model, which needs no network.
+        log_events: keep the events in `llm.engine.log`, for a recording or a picture.
+        options: the attributes of `EngineConfig`, by name.
+
+    Raises:
+        ConfigError, ModelError: an option is out of range, or the model cannot be loaded.
+    """
+
+    def __init__(self, model: str = "", *, log_events: bool = False, **options: Any) -> None:
+        self.engine = Engine(EngineConfig(model=model, **options), log_events)
+
+    def generate(
+        self,
+        prompts: Prompt | Collection[Prompt],
+        params: SamplingParams | Collection[SamplingParams] | None = None,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate for all prompts together and return the results in their order.
+
+        Args:
+            prompts: texts or lists of token ids; a single one counts as a list of one.
+            params: for all prompts, or one for each; None is `SamplingParams()`.
+            progress: show a bar when there are several prompts.
+
+        Raises:
+            RequestError: one of the prompts cannot be served; then none of them is.
+        """
+        tasks = self._pair(prompts, params)
+        for prompt, its_params in tasks:
+            self.engine.check_request(self.engine.tokenize(prompt), its_params)
+        started = time.perf_counter()
+        requests = [self.engine.add_request(prompt, its_params) for prompt, its_params in tasks]
+        results = {request: _result(request) for request in requests}
+        try:
+            self._run(results, started, progress and len(requests) > 1)
+        except BaseException:
+            for request in requests:
+                if request.request_id in self.engine.requests:
+                    self.engine.abort(request.request_id)
+            raise
+        return list(results.values())
+
+    def _run(self, results: dict[Request, RequestOutput], started: float, progress: bool) -> None:
+        columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, TextColumn("{task.fields[speed]}"), transient=True, disable=not progress) as bar:
+            task = bar.add_task("prompts", total=len(results), speed="")
+            num_tokens = 0
+            while self.engine.has_work:
+                for output in self.engine.step():
+                    num_tokens += output.token_id is not None
+                    result = results.get(output.sequence.request)
+                    if result is not None:
+                        _add(result, output, time.perf_counter() - started)
+                        bar.advance(task, output.sequence.request.is_finished)
+                bar.update(task, speed=f"{num_tokens / (time.perf_counter() - started):.0f} tokens/s")
+
+    def _pair(
+        self, prompts: Prompt | Collection[Prompt], params: SamplingParams | Collection[SamplingParams] | None
+    ) -> list[tuple[Prompt, SamplingParams]]:
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        many: list[Any] = [prompts] if single else list(prompts)
+        if params is None or isinstance(params, SamplingParams):
+            return [(prompt, params or SamplingParams()) for prompt in many]
+        if len(params) != len(many):
+            raise RequestError(
+                f"there are {len(many)} prompts but {len(params)} SamplingParams: give one, or one for each"
+            )
+        return list(zip(many, params, strict=True))
+
+
+def _result(request: Request) -> RequestOutput:
+    answers = [CompletionOutput(index) for index in range(request.params.n)]
+    return RequestOutput(request.request_id, request.prompt, request.prompt_token_ids, answers)
+
+
+def _add(result: RequestOutput, output: SequenceOutput, now: float) -> None:
+    answer = result.outputs[output.sequence.sample_index]
+    answer.text += output.text
+    if output.token_id is not None:
+        answer.token_ids.append(output.token_id)
+        result.time_to_first_token = result.time_to_first_token or now
+    if output.finish_reason is not None:
+        answer.finish_reason = output.finish_reason
+        result.time_finished = now

@@ -1,0 +1,157 @@
+"""The Llama family, written for a flat batch over a paged cache: Llama, Mistral, Qwen2, Qwen3.
+
+    token_ids [T]  ->  embed  ->  L x ( RMSNorm, attention, RMSNorm, SwiGLU )  ->  RMSNorm  ->  hidden [T, hidden]
+
+There is no batch dimension and no padding: the tokens of all sequences lie one after the other, and only attention
+knows where one sequence ends. The four architectures differ in two switches: Qwen2 adds a bias to Q, K and V; Qwen3
+normalises each head of Q and K.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from ..attention import Attention, AttentionMetadata
+from ..kv_cache import KVCache
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotates pairs (i, i + head_dim / 2) of a head by an angle that grows with the position (Su et al., 2021)."""
+
+    inv_freq: Tensor
+
+    def __init__(self, config: PretrainedConfig, head_dim: int) -> None:
+        super().__init__()
+        rope = config.rope_parameters
+        if rope["rope_type"] == "default":
+            inv_freq = 1.0 / rope["rope_theta"] ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+            self.scaling = 1.0
+        else:
+            inv_freq, self.scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, None)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, each [num_tokens, 1, head_dim]."""
+        angles = positions[:, None].float() * self.inv_freq.float()
+        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+        return (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply the rotation to `x` [num_tokens, heads, head_dim]."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class RMSNorm(nn.Module):
+    """x / rms(x) * weight, the mean square taken in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class LlamaAttention(nn.Module):
+    """Q, K, V in one product; rotation; the paged kernel; the output product."""
+
+    def __init__(self, config: PretrainedConfig, layer: int, attention: Attention) -> None:
+        super().__init__()
+        self.attention = attention
+        self.layer = layer
+        heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
+        self.split = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+        qkv_bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
+        out_bias = config.model_type != "qwen2" and getattr(config, "attention_bias", False)
+        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.split), bias=qkv_bias)
+        self.o_proj = nn.Linear(heads * head_dim, config.hidden_size, bias=out_bias)
+        normalised = config.model_type == "qwen3"
+        self.q_norm = RMSNorm(head_dim, config.rms_norm_eps) if normalised else nn.Identity()
+        self.k_norm = RMSNorm(head_dim, config.rms_norm_eps) if normalised else nn.Identity()
+        self.sliding_window = sliding_window(config, layer)
+
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, metadata: AttentionMetadata
+    ) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]."""
+        head_dim = self.attention.head_dim
+        query, key, value = (part.unflatten(-1, (-1, head_dim)) for part in self.qkv_proj(x).split(self.split, dim=-1))
+        query = rotate(self.q_norm(query), *rotation)
+        key = rotate(self.k_norm(key), *rotation)
+        kv_layer = cache.layer(self.layer)
+        out = self.attention(query, key, value, kv_layer, metadata, self.sliding_window)
+        return self.o_proj(out.flatten(1).to(x.dtype))
+
+
+class LlamaMLP(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x)), gate and up in one product."""
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        bias = getattr(config, "mlp_bias", False)
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]."""
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class LlamaLayer(nn.Module):
+    """One transformer layer, pre-norm."""
+
+    def __init__(self, config: PretrainedConfig, layer: int, attention: Attention) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = LlamaAttention(config, layer, attention)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = LlamaMLP(config)
+
+    def forward(
+        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, metadata: AttentionMetadata
+    ) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, hidden]."""
+        x = x + self.self_attn(self.input_layernorm(x), rotation, cache, metadata)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class LlamaModel(nn.Module):
+    """The decoder and its output head. Parameters are named as in the checkpoints, but for the two fused products."""
+
+    def __init__(self, config: PretrainedConfig, attention: Attention) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(LlamaLayer(config, layer, attention) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.rotary = RotaryEmbedding(config, attention.head_dim)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
+
+    def forward(self, token_ids: Tensor, positions: Tensor, cache: KVCache, metadata: AttentionMetadata) -> Tensor:
+        """token_ids and positions int64 [num_tokens] -> hidden states [num_tokens, hidden]."""
+        x = self.embed_tokens(token_ids)
+        rotation = self.rotary(positions, x.dtype)
+        for layer in self.layers:
+            x = layer(x, rotation, cache, metadata)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> [rows, vocab_size]."""
+        return self.lm_head(hidden)
+
+
+def sliding_window(config: PretrainedConfig, layer: int) -> int | None:
+    """Tokens that a query of this layer sees, itself included; None: all before it."""
+    window = getattr(config, "sliding_window", None)
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None and layer_types[layer] == "full_attention":
+        return None
+    return window

@@ -1,0 +1,202 @@
+"""Finds a checkpoint, refuses what the engine cannot run, and fills a `LlamaModel` with its weights."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+
+from ..attention import Attention, Kernels
+from ..errors import ModelError
+from ..kv_cache import KVCacheSpec
+from .llama import LlamaModel
+
+EMBEDDED_MODEL = Path(__file__).parent.parent / "assets" / "jargon"
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+FUSED = {"q_proj": ("qkv_proj", 0), "k_proj": ("qkv_proj", 1), "v_proj": ("qkv_proj", 2)}
+FUSED |= {"gate_proj": ("gate_up_proj", 0), "up_proj": ("gate_up_proj", 1)}
+
+
+@dataclass
+class LoadedModel:
+    """A model ready to run, with what the engine must know about it."""
+
+    name: str
+    model: LlamaModel
+    config: PretrainedConfig
+    tokenizer: Any
+    spec: KVCacheSpec
+    attention: Attention
+    eos_token_ids: frozenset[int]
+
+    @property
+    def max_model_len(self) -> int:
+        """Positions that the model was made for."""
+        return int(self.config.max_position_embeddings)
+
+    def describe(self) -> dict[str, Any]:
+        """Facts for the header of a log."""
+        return {
+            "name": self.name,
+            "architecture": self.config.architectures[0],
+            "num_layers": self.spec.num_layers,
+            "num_heads": self.attention.num_heads,
+            "num_kv_heads": self.spec.num_kv_heads,
+            "head_dim": self.spec.head_dim,
+            "vocab_size": self.config.vocab_size,
+            "dtype": str(self.spec.dtype).removeprefix("torch."),
+            "bytes_per_token": self.spec.bytes_per_token(),
+        }
+
+
+def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) -> LoadedModel:
+    """Load a checkpoint in Hugging Face format.
+
+    Args:
+        name: a folder, a hub id (the only case that may use the network), or "" for the embedded model.
+        dtype: as in `EngineConfig.dtype`.
+        kernels: what attention will run on; interpreted Triton cannot multiply bfloat16.
+        device: where the weights go.
+
+    Raises:
+        ModelError: no such checkpoint, broken files, or an architecture that the engine does not run.
+    """
+    folder = find_checkpoint(name)
+    config = _read_config(folder)
+    torch_dtype = _choose_dtype(dtype, config, kernels, device)
+    heads = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attention = Attention(kernels, heads, kv_heads, head_dim, head_dim**-0.5)
+    with torch.device("meta"):
+        model = LlamaModel(config, attention)
+    try:
+        model.load_state_dict(_fuse(_read_weights(folder), config, torch_dtype), strict=False, assign=True)
+    except RuntimeError as error:
+        raise ModelError(
+            f"the weights in {folder} do not have the shapes that its config.json says: {error}"
+        ) from error
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.embed_tokens.weight
+    _require_complete(model, folder)
+    model.rotary = type(model.rotary)(config, head_dim)
+    return LoadedModel(
+        name=name or EMBEDDED_MODEL.name,
+        model=model.to(device).eval().requires_grad_(False),
+        config=config,
+        tokenizer=_read_tokenizer(folder),
+        spec=KVCacheSpec(config.num_hidden_layers, kv_heads, head_dim, torch_dtype),
+        attention=attention,
+        eos_token_ids=_eos_token_ids(folder, config),
+    )
+
+
+def find_checkpoint(name: str) -> Path:
+    """The folder of a checkpoint, downloaded first if `name` is a hub id that is not here yet."""
+    if not name:
+        return EMBEDDED_MODEL
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise ModelError(
+            f"there is no model folder {name!r}: give a folder with config.json and *.safetensors, "
+            "a hub id like 'Qwen/Qwen3-0.6B', or nothing for the embedded model"
+        )
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+    except Exception as error:  # the hub client raises a dozen unrelated types
+        raise ModelError(f"{name!r} is no folder here and could not be fetched from the hub: {error}") from error
+
+
+def _read_config(folder: Path) -> PretrainedConfig:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} has no config.json: is it a checkpoint in Hugging Face format?")
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:  # AutoConfig raises whatever a strange file makes it raise
+        raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    architecture = (getattr(config, "architectures", None) or ["(none named)"])[0]
+    if architecture not in ARCHITECTURES:
+        raise ModelError(f"architecture {architecture} is not supported; supported are {', '.join(ARCHITECTURES)}")
+    if config.hidden_act != "silu":
+        raise ModelError(f"hidden_act {config.hidden_act!r} is not supported; supported is 'silu'")
+    rope_type = config.rope_parameters["rope_type"]
+    if rope_type not in ROPE_TYPES:
+        raise ModelError(f"rope_type {rope_type!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
+    return config
+
+
+def _choose_dtype(dtype: str, config: PretrainedConfig, kernels: Kernels, device: torch.device) -> torch.dtype:
+    if dtype == "auto":
+        own: torch.dtype | None = getattr(config, "dtype", None)
+        return torch.float32 if device.type == "cpu" else own or torch.bfloat16
+    chosen: torch.dtype = getattr(torch, dtype)
+    if kernels.interpreted and chosen is torch.bfloat16:
+        raise ModelError(
+            'dtype="bfloat16" is multiplied wrongly by Triton\'s interpreter: use dtype="float32" or kernel="torch"'
+        )
+    return chosen
+
+
+def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        files = [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+    if not files:
+        raise ModelError(f"{folder} has no *.safetensors: convert the checkpoint with save_pretrained")
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as weights:
+                for key in weights.keys():  # noqa: SIM118 (not a dict)
+                    yield key, weights.get_tensor(key)
+        except (SafetensorError, OSError) as error:
+            raise ModelError(
+                f"{file} cannot be read ({error}): the file is broken or missing, fetch it again"
+            ) from error
+
+
+def _fuse(weights: Iterator[tuple[str, Tensor]], config: PretrainedConfig, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Checkpoint names to ours, with the products that share an input stacked into one."""
+    state: dict[str, Tensor] = {}
+    parts: dict[str, dict[int, Tensor]] = {}
+    for key, tensor in weights:
+        path = key.removeprefix("model.").split(".")
+        tensor = tensor.to(dtype)
+        if len(path) >= 2 and path[-2] in FUSED:
+            fused, position = FUSED[path[-2]]
+            parts.setdefault(".".join([*path[:-2], fused, path[-1]]), {})[position] = tensor
+        else:
+            state[".".join(path)] = tensor
+    for key, by_position in parts.items():
+        state[key] = torch.cat([by_position[position] for position in sorted(by_position)])
+    return state
+
+
+def _require_complete(model: LlamaModel, folder: Path) -> None:
+    missing = [name for name, parameter in model.named_parameters() if parameter.is_meta]
+    if missing:
+        raise ModelError(f"{folder} lacks {len(missing)} of the model's weights, the first is {missing[0]}")
+
+
+def _read_tokenizer(folder: Path) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception:  # a checkpoint without tokenizer serves token ids
+        return None
+
+
+def _eos_token_ids(folder: Path, config: PretrainedConfig) -> frozenset[int]:
+    file = folder / "generation_config.json"
+    eos = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    eos = config.eos_token_id if eos is None else eos
+    return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)

@@ -1,0 +1,152 @@
+"""Runner: carries out a step's plan. ModelRunner with a model, ScriptedRunner without tensors.
+
+    StepPlan                       flat batch                      logits            samples
+    copies 6 -> 25                 token_ids  [16]                 [3, vocab]        [[tok], [tok, tok], []]
+    A 14 tokens from 0   ---->     positions  [16]       ---->                ---->  one list per scheduled
+    B  1 token  from 74            AttentionMetadata                                 sequence
+
+Data moves in one order: copies, then each layer writes its keys and values and attends. No block is source and
+destination of one launch, or destination twice; the scheduler's plans keep to that.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from .attention import AttentionMetadata
+from .kv_cache import KVCache
+from .models.loader import LoadedModel
+from .request import Sequence
+from .sampler import sample
+from .scheduler import StepPlan
+
+
+@dataclass(slots=True)
+class Launch:
+    """A plan made ready to run. `grid` and `tile` describe the attention launch of each layer."""
+
+    plan: StepPlan
+    grid: list[int]
+    tile: int = 0
+    batch: Any = None
+
+
+class Runner(Protocol):
+    """What the engine needs of whatever computes tokens."""
+
+    def prepare(self, plan: StepPlan) -> Launch:
+        """Lay out the batch; nothing is computed or moved yet."""
+        ...
+
+    def execute(self, launch: Launch) -> list[list[int]]:
+        """Move, compute, sample: for each scheduled sequence its `num_samples` next tokens."""
+        ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """The tensors of one step: int64 [num_tokens] twice, metadata, and the rows whose logits are wanted."""
+
+    token_ids: torch.Tensor
+    positions: torch.Tensor
+    metadata: AttentionMetadata
+    logit_rows: torch.Tensor
+
+
+class ModelRunner:
+    """Runs a model over the paged cache on one device."""
+
+    def __init__(self, loaded: LoadedModel, num_blocks: int, block_size: int, device: torch.device, seed: int) -> None:
+        self.loaded = loaded
+        self.cache = KVCache(loaded.spec, num_blocks, block_size, device)
+        self._block_size = block_size
+        self._device = device
+        self._seed = seed
+
+    def prepare(self, plan: StepPlan) -> Launch:
+        """Flatten the plan: all sequences' tokens one after the other, tables padded to the longest."""
+        items = plan.scheduled
+        token_ids = np.concatenate(
+            [item.sequence.token_ids[item.start : item.start + item.num_tokens] for item in items]
+        )
+        positions = np.concatenate([np.arange(item.start, item.start + item.num_tokens) for item in items])
+        slots = np.concatenate(
+            [item.block_table.slots(item.start, item.num_tokens, self._block_size) for item in items]
+        )
+        counts = np.array([item.num_tokens for item in items])
+        ends = counts.cumsum()
+        seq_lens = np.array([item.start + item.num_tokens for item in items])
+        tables = np.zeros((len(items), max(len(item.block_table) for item in items)), dtype=np.int32)
+        for row, item in zip(tables, items, strict=True):
+            row[: len(item.block_table)] = item.block_table
+        launch, grid = self.loaded.attention.choose_launch(
+            plan.num_tokens, len(items), int(counts.max()), int(seq_lens.max()), self.loaded.spec.dtype.itemsize
+        )
+        metadata = AttentionMetadata(
+            query_start_loc=self._tensor(np.concatenate([[0], ends]), torch.int32),
+            seq_lens=self._tensor(seq_lens, torch.int32),
+            block_tables=self._tensor(tables, torch.int32),
+            slot_mapping=self._tensor(slots, torch.int64),
+            launch=launch,
+            grid=grid,
+        )
+        wanted = [end - 1 for item, end in zip(items, ends, strict=True) if item.num_samples]
+        batch = Batch(
+            self._tensor(token_ids, torch.int64),
+            self._tensor(positions, torch.int64),
+            metadata,
+            self._tensor(np.array(wanted), torch.int64),
+        )
+        return Launch(plan, grid, launch.tile if launch else 0, batch)
+
+    @torch.inference_mode()
+    def execute(self, launch: Launch) -> list[list[int]]:
+        """One forward pass over the flat batch."""
+        batch: Batch = launch.batch
+        self._copy_blocks(launch.plan)
+        model = self.loaded.model
+        hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
+        logits = iter(model.logits(hidden[batch.logit_rows]).float().unbind())
+        return [
+            self._sample(next(logits), item.sequence, item.num_samples) if item.num_samples else []
+            for item in launch.plan.scheduled
+        ]
+
+    def _copy_blocks(self, plan: StepPlan) -> None:
+        if plan.copies:
+            pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._device)
+            kv = self.cache.kv
+            self.loaded.attention.kernels.move_blocks(kv, kv, pairs[:, 0].contiguous(), pairs[:, 1].contiguous())
+
+    def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[int]:
+        request = sequence.request
+        seed = self._seed + request.arrival if request.params.seed is None else request.params.seed
+        indices = range(sequence.sample_index, sequence.sample_index + num_samples)
+        return [sample(logits, request.params, seed, index, sequence.num_tokens) for index in indices]
+
+    def _tensor(self, array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+        return torch.as_tensor(array).to(device=self._device, dtype=dtype)
+
+
+class ScriptedRunner:
+    """Computes nothing: `next_token(sequence, sample_index)` says what comes out.
+
+    Scheduler, cache and events are the real ones, at thousands of sequences a step: for soaks, simulations and tests.
+    """
+
+    def __init__(self, next_token: Callable[[Sequence, int], int]) -> None:
+        self._next_token = next_token
+
+    def prepare(self, plan: StepPlan) -> Launch:
+        """There is nothing to lay out."""
+        return Launch(plan, [])
+
+    def execute(self, launch: Launch) -> list[list[int]]:
+        """Ask the script."""
+        return [
+            [self._next_token(item.sequence, item.sequence.sample_index + k) for k in range(item.num_samples)]
+            for item in launch.plan.scheduled
+        ]
