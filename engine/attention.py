@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from pagelens.kernels import reference
 from pagelens.kernels.launch import LaunchConfig, choose_launch, triton_status
-from torch import Tensor
 
 from .errors import ConfigError
 

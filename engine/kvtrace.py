@@ -47,15 +47,14 @@ def _open(path: Path, mode: str) -> IO[bytes]:
 
 
 class TraceWriter:
-    """Follows a log into a file: `drain()` after every step writes what is new. Use as a context manager."""
+    """Follows a log into a file, from the oldest event held. Use as a context manager and `drain()` after every step."""
 
     def __init__(self, path: str | Path, log: EventLog) -> None:
         self._log = log
         self._file = _open(Path(path), "wb")
-        base = log.snapshot()
-        header = msgspec.structs.replace(log.header, base=base if base.seq >= 0 else None)
-        self._file.write(_encoder.encode(header) + b"\n")
-        self._cursor = base.seq + 1
+        self._cursor = log.oldest_seq
+        base = log.snapshot(self._cursor - 1) if self._cursor else None
+        self._file.write(_encoder.encode(msgspec.structs.replace(log.header, base=base)) + b"\n")
 
     def drain(self) -> int:
         """Write the events since the last call; return how many.

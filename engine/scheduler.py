@@ -147,10 +147,14 @@ class Scheduler:
         manager = self.manager
         while (needs := manager.blocks_to_reserve(sequence, num_tokens)) > manager.pool.num_free:
             victims = {s.request for s in self.running} - planned - {sequence.request}
+            siblings = [s for s in self.running if s is not sequence]
             if victims:
-                self._preempt(self._choose_victim(victims), sequence, needs, plan)
+                request = self._choose_victim(victims)
+                self._preempt([s for s in request.sequences if s in self.running], sequence, needs, plan)
             elif planned:
                 return False
+            elif siblings:  # a request whose branches do not fit together runs them in turn
+                self._preempt(siblings[-1:], sequence, needs, plan)
             else:
                 self.finish(sequence, FinishReason.OUT_OF_BLOCKS, Why.OUT_OF_BLOCKS, sequence.last_event)
                 plan.finished.append(sequence)
@@ -171,9 +175,9 @@ class Scheduler:
             chosen = views[-1].request_id
         return by_id[chosen]
 
-    def _preempt(self, request: Request, sequence: Sequence, needs: int, plan: StepPlan) -> None:
-        """Take all blocks of a request; its sequences go back to the head of the queue, to be computed again."""
-        victims = [s for s in request.sequences if s in self.running]
+    def _preempt(self, victims: list[Sequence], sequence: Sequence, needs: int, plan: StepPlan) -> None:
+        """Take all blocks of a request's sequences; they go back to the head of the queue, to be computed again."""
+        request = victims[0].request
         cause = self._log.emit(
             ev.RequestPreempted,
             Why.OUT_OF_BLOCKS,

@@ -9,7 +9,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 
 
+FAST_FIRST = ["engine", "kernels", "viz", "browser"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FAST_FIRST.index(item.path.parent.name) if item.path.parent.name in FAST_FIRST else -1)
     if importlib.util.find_spec("triton") is None:
         for item in items:
             if item.get_closest_marker("triton"):

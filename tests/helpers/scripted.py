@@ -1,0 +1,65 @@
+"""Engines without a model, for tests of everything but arithmetic."""
+
+import random
+from typing import Any
+
+from pagelens.engine import Engine, EngineConfig
+from pagelens.engine.request import Sequence
+from pagelens.engine.runner import Launch, ScriptedRunner
+
+
+def counting_token(sequence: Sequence, sample_index: int) -> int:
+    """A token that depends on where it stands and on the sample, so that branches diverge at once."""
+    return 1000 * sample_index + sequence.num_tokens
+
+
+def scripted_engine(num_blocks: int = 16, block_size: int = 4, runner: Any = None, **options: Any) -> Engine:
+    """An engine whose tokens come from `counting_token`."""
+    defaults = {"max_model_len": 512, "max_num_seqs": 8, "max_num_batched_tokens": 64}
+    config = EngineConfig(num_gpu_blocks_override=num_blocks, block_size=block_size, **(defaults | options))
+    return Engine(config, runner=runner or ScriptedRunner(counting_token))
+
+
+class ShadowRunner(ScriptedRunner):
+    """Carries out every plan on an array of slots, and checks that each sequence finds its own tokens again.
+
+    A slot holds what a real key depends on: the whole prefix up to its position. The copies of a launch are made in
+    random order, all before anything is written, as a GPU may.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, seed: int = 0) -> None:
+        super().__init__(counting_token)
+        self.slots: list[tuple[int, ...] | None] = [None] * (num_blocks * block_size)
+        self.block_size = block_size
+        self.num_copies = 0
+        self.fail_next = False
+        self._random = random.Random(seed)
+
+    def execute(self, launch: Launch) -> list[list[int]]:
+        plan, size = launch.plan, self.block_size
+        copies = list(plan.copies)
+        self._random.shuffle(copies)
+        assert len({c.destination for c in copies} | {c.source for c in copies}) >= len(copies) + bool(copies)
+        for source, destination in copies:
+            assert source not in {c.destination for c in copies}
+            self.slots[destination * size : (destination + 1) * size] = self.slots[source * size : (source + 1) * size]
+        self.num_copies += len(copies)
+        if self.fail_next:
+            self.fail_next = False
+            raise RuntimeError("the device is gone")
+        written: set[int] = set()
+        for item in plan.scheduled:
+            for slot, position in zip(
+                item.block_table.slots(item.start, item.num_tokens, size).tolist(),
+                range(item.start, item.start + item.num_tokens),
+                strict=True,
+            ):
+                assert slot not in written, "two tokens of one launch went into one slot"
+                written.add(slot)
+                self.slots[slot] = tuple(item.sequence.token_ids[: position + 1])
+        for item in plan.scheduled:
+            end = item.start + item.num_tokens
+            for position, slot in enumerate(item.block_table.slots(0, end, size).tolist()):
+                expected = tuple(item.sequence.token_ids[: position + 1])
+                assert self.slots[slot] == expected, f"{item.sequence.name} reads a wrong token at {position}"
+        return super().execute(launch)

@@ -1,0 +1,73 @@
+"""What the kernels become on GPUs that are not here: compiled in a process without the interpreter, then inspected."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def reports():
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pagelens.kernels.compile_report", "--json"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def chosen(reports, kernel, dtype):
+    found = [r for r in reports if r["kernel"] == kernel and r["variant"].startswith(dtype)]
+    assert {r["target"] for r in found} == {"sm_80", "sm_90", "sm_100"}
+    return found
+
+
+def test_nothing_spills(reports):
+    assert reports
+    for report in reports:
+        assert (report["stack_bytes"], report["spill_instructions"]) == (0, 0), report
+
+
+def test_every_kernel_loads_16_bytes_at_once(reports):
+    for report in reports:
+        assert report["widest_load_bits"] >= 128 and report["narrow_loads"] == 0, report
+
+
+def test_bf16_is_multiplied_by_matrix_units(reports):
+    """Sixteen rows go to mma everywhere. With 64 rows Hopper and Blackwell have instructions of their own."""
+    for report in chosen(reports, "paged_attention_kernel", "bf16"):
+        large = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05"}[report["target"]]
+        assert report["matrix_unit"] == (large if "prefill" in report["variant"] else "mma"), report
+        assert report["matrix_instructions"] > 0, report
+
+
+def test_float32_stays_float32(reports):
+    """tl.dot's default on a GPU is TF32, with 10 bits of mantissa, which the interpreter cannot show."""
+    for report in chosen(reports, "paged_attention_kernel", "fp32"):
+        assert not report["tf32"], report
+        assert report["matrix_unit"] == "-", report
+
+
+def test_tf32_would_be_seen():
+    """The check above is worth something only if the inspected text changes with the default precision."""
+    code = """
+from pathlib import Path
+import importlib.util, tempfile
+from pagelens.kernels import compile_report, paged_attention
+from pagelens.kernels.compile_variants import attention_variant
+source = Path(paged_attention.__file__).read_text().replace(', input_precision="ieee"', "")
+path = Path(tempfile.mkdtemp()) / "mutant.py"
+path.write_text(source)
+spec = importlib.util.spec_from_file_location("pagelens.kernels.mutant", path)
+mutant = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(mutant)
+variant = attention_variant("fp32", long_queries=False, head_dim=64)
+paged_attention.paged_attention_kernel = mutant.paged_attention_kernel
+print(compile_report.compile_variant(variant, 80).tf32)
+"""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "True", done.stderr

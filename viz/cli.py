@@ -1,0 +1,246 @@
+"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`.
+
+The one place, with the servers, where an error becomes a message.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError, RequestOutput, SamplingParams
+from pagelens.engine.kvtrace import Trace, TraceWriter
+
+from .inspection import Inspection
+from .mixed_requests import MIXED_REQUESTS
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    help="A PagedAttention engine whose memory you can watch. Without a command: the live page.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Model = Annotated[str, typer.Option(help="Folder or hub id of a checkpoint; empty is the embedded model.")]
+Kernel = Annotated[str, typer.Option(help="auto, triton or torch.")]
+BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
+Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
+MaxModelLen = Annotated[int | None, typer.Option(help="Most tokens of a sequence, prompt and output together.")]
+Seed = Annotated[int, typer.Option(help="From which requests derive their seeds.")]
+Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
+MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")]
+TopP = Annotated[float, typer.Option(help="Sample among the fewest tokens with this probability mass.")]
+N = Annotated[int, typer.Option("--n", help="Samples per prompt.")]
+
+
+@contextmanager
+def messages() -> Iterator[None]:
+    """Turn deliberate errors into a message and exit code 2, Ctrl-C into exit code 130."""
+    try:
+        yield
+    except PagelensError as error:
+        err.print(f"[bold red]pagelens:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        err.print("stopped")
+        raise typer.Exit(130) from None
+
+
+@app.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """Without a command, serve the live page."""
+    if context.invoked_subcommand is None:
+        serve_app()
+
+
+@app.command("app")
+def serve_app(
+    model: Model = "",
+    kernel: Kernel = "auto",
+    block_size: BlockSize = 16,
+    num_gpu_blocks: Blocks = 96,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: Annotated[int, typer.Option(help="Most sequences running at once.")] = 16,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens computed in one step.")] = 128,
+    seed: Seed = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
+) -> None:
+    """Serve the live page on http://127.0.0.1:7860."""
+    with messages():
+        from .app import serve
+
+        config = EngineConfig(
+            model=model,
+            kernel=kernel,
+            block_size=block_size,
+            num_gpu_blocks_override=num_gpu_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            seed=seed,
+        )
+        serve(EngineLoop(Engine(config)), host=host, port=port)
+
+
+@app.command()
+def generate(
+    prompt: Prompts = None,
+    model: Model = "",
+    max_tokens: MaxTokens = 128,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    n: N = 1,
+    kernel: Kernel = "auto",
+    block_size: BlockSize = 16,
+    num_gpu_blocks: Blocks = None,
+    max_model_len: MaxModelLen = None,
+    seed: Seed = 0,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print tokens, finish reasons and timing as JSON.")
+    ] = False,
+) -> None:
+    """Generate text for one or more prompts, or for standard input."""
+    with messages():
+        prompts = prompt or [_read_stdin()]
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, n=n)
+        started = time.perf_counter()
+        llm = LLM(
+            model,
+            kernel=kernel,
+            block_size=block_size,
+            num_gpu_blocks_override=num_gpu_blocks,
+            max_model_len=max_model_len,
+            seed=seed,
+        )
+        load_seconds = time.perf_counter() - started
+        if json_output or len(prompts) > 1 or n > 1:
+            results = llm.generate(prompts, params)
+            _print_json(llm, results, load_seconds) if json_output else _print_texts(results)
+        else:
+            _stream_text(llm.engine, prompts[0], params)
+
+
+@app.command()
+def record(
+    to: Annotated[Path, typer.Option("--out", help="The .kvtrace to write; a name ending in .gz is compressed.")],
+    prompt: Prompts = None,
+    model: Model = "",
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.8,
+    n: N = 1,
+    kernel: Kernel = "auto",
+    block_size: BlockSize = 16,
+    num_gpu_blocks: Blocks = 64,
+    seed: Seed = 0,
+) -> None:
+    """Run prompts and record every event. Without --prompt: eight mixed requests."""
+    with messages():
+        if not to.parent.is_dir():
+            raise PagelensError(f"cannot record to {to}: there is no folder {to.parent}, create it first")
+        engine = Engine(
+            EngineConfig(
+                model=model, kernel=kernel, block_size=block_size, num_gpu_blocks_override=num_gpu_blocks, seed=seed
+            )
+        )
+        with TraceWriter(to, engine.log) as writer:
+            for text, params in _recorded_requests(prompt, max_tokens, temperature, n):
+                engine.add_request(text, params)
+            with err.status("recording") as status:
+                while engine.has_work:
+                    engine.step()
+                    writer.drain()
+                    status.update(f"recording: step {engine.num_steps}, {engine.log.next_seq} events")
+        out.print(f"{to}: {engine.log.next_seq} events of {engine.num_steps} steps; `pagelens inspect {to}` reads it")
+
+
+@app.command()
+def inspect(path: Annotated[Path, typer.Argument(help="A .kvtrace or .kvtrace.gz.")]) -> None:
+    """Count events, peak use and waste of a recording, and check its invariants."""
+    with messages():
+        report = Inspection.of(Trace(path))
+        for title, rows in report.sections():
+            table = Table(title=title, title_justify="left", show_header=False, min_width=44)
+            table.add_column()
+            table.add_column(justify="right")
+            for name, value in rows:
+                table.add_row(name, value)
+            out.print(table)
+        if report.violations:
+            raise PagelensError(f"{path} breaks {len(report.violations)} invariants, the first: {report.violations[0]}")
+
+
+def _recorded_requests(
+    prompts: list[str] | None, max_tokens: int, temperature: float, n: int
+) -> list[tuple[str, SamplingParams]]:
+    if prompts:
+        return [(text, SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)) for text in prompts]
+    return MIXED_REQUESTS
+
+
+def _read_stdin() -> str:
+    if sys.stdin.isatty():
+        raise PagelensError('there is no prompt: give --prompt "A hacker is", or pipe text in')
+    return sys.stdin.read().rstrip("\n")
+
+
+def _stream_text(engine: Engine, prompt: str, params: SamplingParams) -> None:
+    request = engine.add_request(prompt, params)
+    write: Callable[[str], Any] = sys.stdout.write
+    write(prompt)
+    while engine.has_work:
+        for output in engine.step():
+            write(output.text)
+            sys.stdout.flush()
+    write("\n")
+    reason = request.sequences[0].finish_reason
+    if reason not in ("stop", "length"):
+        raise PagelensError(f"the text ended early: {reason}")
+
+
+def _print_texts(results: list[RequestOutput]) -> None:
+    for result in results:
+        for answer in result.outputs:
+            label = f"{result.request_id}.{answer.index}"
+            out.print(f"[dim]{label} {answer.finish_reason}[/]", highlight=False)
+            out.print(result.prompt + answer.text, markup=False, highlight=False)
+
+
+def _print_json(llm: LLM, results: list[RequestOutput], load_seconds: float) -> None:
+    tokens = sum(len(answer.token_ids) for result in results for answer in result.outputs)
+    seconds = max(result.time_finished for result in results)
+    document = {
+        "model": llm.engine.log.header.model["name"],
+        "kernel": llm.engine.kernel,
+        "results": [asdict(result) for result in results],
+        "timing": {
+            "load_seconds": round(load_seconds, 3),
+            "generate_seconds": round(seconds, 3),
+            "output_tokens": tokens,
+            "output_tokens_per_second": round(tokens / seconds, 2),
+            "steps": llm.engine.num_steps,
+        },
+    }
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def main() -> None:
+    """Entry point of the `pagelens` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()
