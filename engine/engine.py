@@ -9,6 +9,7 @@ Between the three the state is consistent, so that a debugger can halt there. Th
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,6 +162,12 @@ class Engine:
             )
         self.scheduler.add(request)
         return request
+
+    def add_requests(self, requests: Collection[tuple[str | list[int], SamplingParams]]) -> list[Request]:
+        """Queue several requests, or none: raises RequestError if one of them cannot be served."""
+        for prompt, params in requests:
+            self.check_request(self.tokenize(prompt), params)
+        return [self.add_request(prompt, params) for prompt, params in requests]
 
     def abort(self, request_id: str) -> list[SequenceOutput]:
         """End a request between two steps, in whatever state it is. Raises RequestError if there is no such request."""

@@ -17,6 +17,7 @@ from .engine import Engine, SequenceOutput
 from .errors import PagelensError, RequestError
 from .event_log import EventLog
 from .events import Phase, Why
+from .request import FinishReason, SequenceStatus
 from .sampling_params import SamplingParams
 
 Listener = Callable[[SequenceOutput], None]
@@ -84,6 +85,14 @@ class EngineLoop:
 
         return str(self._ask(submit))
 
+    def submit_all(self, requests: list[tuple[str | list[int], SamplingParams]]) -> list[str]:
+        """Queue several requests between the same two steps and return their ids.
+
+        Raises RequestError if one of them cannot be served; then none is queued.
+        """
+        ids: list[str] = self._ask(lambda: [request.request_id for request in self.engine.add_requests(requests)])
+        return ids
+
     def stream(self, prompt: str | list[int], params: SamplingParams) -> Iterator[SequenceOutput]:
         """Queue a request and yield its outputs as they come. Leaving the loop early aborts the request.
 
@@ -91,7 +100,7 @@ class EngineLoop:
         """
         outputs: queue.SimpleQueue[SequenceOutput] = queue.SimpleQueue()
         request_id = self.submit(prompt, params, outputs.put)
-        return self._stream(request_id, params.n, outputs)
+        return self._stream(request_id, outputs)
 
     def abort(self, request_id: str) -> None:
         """End a request in whatever state it is. Raises RequestError if there is no such request."""
@@ -130,20 +139,17 @@ class EngineLoop:
             self._halted = True
             self.log.emit(ev.EngineHalted, Why.USER_HALT, after=Phase.COMMIT)
 
-    def _stream(
-        self, request_id: str, num_sequences: int, outputs: "queue.SimpleQueue[SequenceOutput]"
-    ) -> Iterator[SequenceOutput]:
-        open_sequences = num_sequences
+    def _stream(self, request_id: str, outputs: "queue.SimpleQueue[SequenceOutput]") -> Iterator[SequenceOutput]:
+        num_finished, over = 0, False
         try:
-            while open_sequences:
+            while not over:
                 output = outputs.get()
-                open_sequences -= output.finish_reason is not None
                 request = output.sequence.request
-                if request.is_finished and len(request.sequences) < num_sequences:
-                    open_sequences = 0  # it ended before it was forked
+                num_finished += output.finish_reason is not None
+                over = request.is_finished and num_finished == len(request.sequences)
                 yield output
         finally:
-            if open_sequences and self._thread.is_alive():
+            if not over and self._thread.is_alive():
                 self._listeners.pop(request_id, None)
                 self.abort(request_id)
 
@@ -165,8 +171,8 @@ class EngineLoop:
             started = time.perf_counter()
             try:
                 self._deliver(self.engine.step())
-            except Exception as error:  # a broken engine must not hang those who wait for it
-                self.failure = error
+            except Exception as error:
+                self._break_down(error)
             self._answer_commands_until(started)
 
     def _answer_commands(self) -> None:
@@ -200,9 +206,20 @@ class EngineLoop:
 
     def _deliver(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
-            request = output.sequence.request
-            listener = self._listeners.get(request.request_id)
+            listener = self._listeners.get(output.sequence.request.request_id)
             if listener is not None:
                 listener(output)
-            if request.is_finished:
-                self._listeners.pop(request.request_id, None)
+        for output in outputs:
+            if output.sequence.request.is_finished:
+                self._listeners.pop(output.sequence.request.request_id, None)
+
+    def _break_down(self, error: Exception) -> None:
+        """The engine raised outside a launch, so its state cannot be trusted: tell everyone who waits for it."""
+        self.failure = error
+        outputs = []
+        for request in self.engine.requests.values():
+            for sequence in request.sequences:
+                if sequence.finish_reason is None:
+                    sequence.status, sequence.finish_reason = SequenceStatus.FINISHED, FinishReason.ERROR
+                    outputs.append(SequenceOutput(sequence, None, "", FinishReason.ERROR))
+        self._deliver(outputs)

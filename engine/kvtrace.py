@@ -47,7 +47,7 @@ def _open(path: Path, mode: str) -> IO[bytes]:
 
 
 class TraceWriter:
-    """Follows a log into a file, from the oldest event held. Use as a context manager and `drain()` after every step."""
+    """Follows a log into a file, from the oldest event held on: a context manager; `drain()` it after every step."""
 
     def __init__(self, path: str | Path, log: EventLog) -> None:
         self._log = log

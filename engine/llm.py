@@ -77,10 +77,8 @@ class LLM:
             RequestError: one of the prompts cannot be served; then none of them is.
         """
         tasks = self._pair(prompts, params)
-        for prompt, its_params in tasks:
-            self.engine.check_request(self.engine.tokenize(prompt), its_params)
         started = time.perf_counter()
-        requests = [self.engine.add_request(prompt, its_params) for prompt, its_params in tasks]
+        requests = self.engine.add_requests(tasks)
         results = {request: _result(request) for request in requests}
         try:
             self._run(results, started, progress and len(requests) > 1)

@@ -16,7 +16,7 @@ __all__ = ["Browser", "chromium"]
 REQUIRED = os.environ.get("PAGELENS_REQUIRE_BROWSER") == "1"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     system = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     with sync_playwright() as playwright:

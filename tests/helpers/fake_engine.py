@@ -1,8 +1,8 @@
 """An engine without a model: random choices in, a valid event log out.
 
-It keeps real block tables, so that its logs obey the engine's rules (a block's state follows its ref_count, a table grows
-at its end, a shared block is copied before it is written), and takes every decision from one random generator, so that
-hypothesis can drive it. `FakeLoop` gives it the interface of the engine's loop, for pages and streams without torch.
+It keeps real block tables, so that its logs obey the engine's rules (a block's state follows its ref_count, a table
+grows at its end, a shared block is copied before it is written), and takes every decision from one random generator, so
+that hypothesis can drive it. `FakeLoop` gives it the interface of the engine's loop, for whoever does without torch.
 """
 
 import hashlib
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pagelens.engine import events as ev
-from pagelens.engine.errors import RequestError
+from pagelens.engine.errors import PagelensError, RequestError
 from pagelens.engine.event_log import EventLog, LogHeader
 from pagelens.engine.events import BlockState, Phase, Why
 from pagelens.engine.sampling_params import SamplingParams
 
-WORDS = "A hacker is a person who enjoys the details of <b> systems & \n how they bend ünïcode ".split(" ")
+WORDS = ["A", "hacker", "is", "a", "person", "who", "bends", "<b>", "systems", "&", "\n", "ünïcode", "", "0"]
 
 
 @dataclass
@@ -283,9 +283,7 @@ class FakeEngine:
             for index in range(sequence.computed // self.block_size, len(sequence.table)):
                 block = sequence.table[index]
                 if block in self.hashes:
-                    self.log.emit(
-                        ev.BlockUnsealed, Why.STEP_FAILED, failed, block=block, hash=self.hashes.pop(block)
-                    )
+                    self.log.emit(ev.BlockUnsealed, Why.STEP_FAILED, failed, block=block, hash=self.hashes.pop(block))
             self._finish(sequence, "error", Why.STEP_FAILED, failed)
 
     # blocks
@@ -459,8 +457,13 @@ class FakeLoop:
         with self._lock:
             return self.engine.arrive(max(len(prompt) // 4, 1), params.max_tokens, params.n, min(40, len(prompt) // 8))
 
+    def submit_all(self, requests: list[tuple[str, SamplingParams]]) -> list[str]:
+        return [self.submit(prompt, params) for prompt, params in requests]
+
     def abort(self, request_id: str) -> None:
         with self._lock:
+            if all(s.request != request_id for s in self.engine.running + self.engine.waiting):
+                raise RequestError(f"there is no request {request_id}")
             self.engine.abort(request_id)
 
     def halt(self) -> None:
@@ -475,6 +478,8 @@ class FakeLoop:
 
     def step(self) -> None:
         with self._lock:
+            if not self.halted:
+                raise PagelensError("the engine is running: halt it before asking for one step")
             self.log.emit(ev.EngineContinued, Why.USER_STEP)
             self.engine.step()
             self.log.emit(ev.EngineHalted, Why.USER_STEP, after=Phase.COMMIT)
