@@ -10,7 +10,6 @@ Between the three the state is consistent, so that a debugger can halt there. Th
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,28 +18,18 @@ from . import events as ev
 from .attention import select_kernels
 from .block_table import blocks_needed
 from .config import EngineConfig
-from .detokenizer import Detokenizer
 from .errors import ConfigError, RequestError
 from .event_log import EventLog, LogHeader
 from .events import Phase, Why
 from .kv_cache import num_gpu_blocks
 from .kv_cache_manager import KVCacheManager
 from .models.loader import LoadedModel, load_model
+from .output_processor import OutputProcessor, SequenceOutput
 from .policies import load_policy
 from .request import FinishReason, Request, Sequence, request_name
 from .runner import Launch, ModelRunner, Runner
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler, StepPlan
-
-
-@dataclass(slots=True)
-class SequenceOutput:
-    """What a step added to one sequence. `finish_reason` is set with its last output; then `token_id` may be None."""
-
-    sequence: Sequence
-    token_id: int | None
-    text: str
-    finish_reason: FinishReason | None
 
 
 class Engine:
@@ -89,7 +78,8 @@ class Engine:
         self.requests: dict[str, Request] = {}
         self.num_steps = 0
         self._num_requests = 0
-        self._detokenizers: dict[Sequence, Detokenizer] = {}
+        eos = self.loaded.eos_token_ids if self.loaded else frozenset()
+        self.outputs = OutputProcessor(self.tokenizer, eos, self.max_model_len)
 
     @property
     def tokenizer(self) -> Any:
@@ -155,7 +145,7 @@ class Engine:
                 request=name,
                 sequence=first.name,
                 prompt_token_ids=token_ids,
-                prompt_texts=self._token_texts(token_ids),
+                prompt_texts=self.outputs.token_texts(token_ids),
                 max_tokens=params.max_tokens,
                 temperature=params.temperature,
                 num_samples=params.n,
@@ -180,7 +170,8 @@ class Engine:
         alive = [sequence for sequence in request.sequences if sequence.finish_reason is None]
         for sequence in alive:
             self.scheduler.finish(sequence, FinishReason.ABORT, Why.USER_ABORT, cause)
-        return self._outputs_of(alive)
+        self._forget(alive)
+        return self.outputs.process_ended(alive)
 
     @property
     def has_work(self) -> bool:
@@ -236,9 +227,8 @@ class Engine:
         """Append the tokens, end what has ended."""
         self._begin(Phase.COMMIT)
         started = time.perf_counter_ns()
-        outputs = self._outputs_of(plan.finished)
         grown = self.scheduler.commit(plan, samples)
-        new = [self._output(sequence, token) for sequence, token in grown]
+        new = [self.outputs.process(sequence, token) for sequence, token in grown]
         if new:
             cause = self.log.emit(
                 ev.TokensGenerated,
@@ -250,11 +240,11 @@ class Engine:
             )
             for output in new:
                 output.sequence.last_event = cause
-                if output.finish_reason is not None:
-                    self.scheduler.finish(output.sequence, output.finish_reason, self._why_finished(output), cause)
-                    self._forget(output.sequence)
+                if output.finish_reason is not None and output.why_finished is not None:
+                    self.scheduler.finish(output.sequence, output.finish_reason, output.why_finished, cause)
+        self._forget([*plan.finished, *(output.sequence for output in new)])
         self._end_step(plan, started)
-        return outputs + new
+        return self.outputs.process_ended(plan.finished) + new
 
     def fail(self, plan: StepPlan, error: Exception) -> list[SequenceOutput]:
         """End the sequences of a plan whose launch failed, and take back what its blocks were said to hold."""
@@ -264,10 +254,10 @@ class Engine:
         failed = [item.sequence for item in plan.scheduled]
         for sequence in failed:
             self.scheduler.finish(sequence, FinishReason.ERROR, Why.STEP_FAILED, cause)
-        outputs = self._outputs_of([*plan.finished, *failed])
-        self.num_steps += 1
-        self.log.step, self.log.phase = self.num_steps, Phase.IDLE
-        return outputs
+        ended = [*plan.finished, *failed]
+        self._forget(ended)
+        self._begin_idle()
+        return self.outputs.process_ended(ended)
 
     # helpers
 
@@ -283,55 +273,16 @@ class Engine:
             launch_ns=commit_started - self._launch_started,
             commit_ns=time.perf_counter_ns() - commit_started,
         )
+        self._begin_idle()
+
+    def _begin_idle(self) -> None:
         self.num_steps += 1
-        self.log.step, self.log.phase = self.num_steps, Phase.IDLE
+        self._begin(Phase.IDLE)
 
-    def _output(self, sequence: Sequence, token: int) -> SequenceOutput:
-        """Text and finish reason of a token that was just appended."""
-        reason = self._finish_reason(sequence, token)
-        text = ""
-        if self.tokenizer is not None:
-            detokenizer = self._detokenizers.setdefault(sequence, Detokenizer(self.tokenizer))
-            text = detokenizer.add(token) + (detokenizer.finish() if reason else "")
-        return SequenceOutput(sequence, token, text, reason)
-
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        params = sequence.request.params
-        is_eos = self.loaded is not None and token in self.loaded.eos_token_ids and not params.ignore_eos
-        if is_eos or token in params.stop_token_ids:
-            return FinishReason.STOP
-        generated = sequence.num_tokens - sequence.num_prompt_tokens
-        if generated >= params.max_tokens or sequence.num_tokens >= self.max_model_len:
-            return FinishReason.LENGTH
-        return None
-
-    def _why_finished(self, output: SequenceOutput) -> Why:
-        if output.finish_reason is FinishReason.STOP:
-            return Why.END_OF_SEQUENCE
-        return Why.MAX_MODEL_LEN if output.sequence.num_tokens >= self.max_model_len else Why.MAX_TOKENS
-
-    def _outputs_of(self, ended: list[Sequence]) -> list[SequenceOutput]:
-        """The last outputs of sequences that ended without a new token, with the text still held back."""
-        outputs = []
-        for sequence in ended:
-            detokenizer = self._detokenizers.get(sequence)
-            text = detokenizer.finish() if detokenizer else ""
-            outputs.append(SequenceOutput(sequence, None, text, sequence.finish_reason))
-            self._forget(sequence)
-        return outputs
-
-    def _forget(self, sequence: Sequence) -> None:
-        self._detokenizers.pop(sequence, None)
-        if sequence.request.is_finished:
-            self.requests.pop(sequence.request.request_id, None)
-
-    def _token_texts(self, token_ids: list[int]) -> list[str]:
-        if self.tokenizer is None:
-            return [""] * len(token_ids)
-        detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=False)
-        texts = [detokenizer.add(token) for token in token_ids]
-        texts[-1] += detokenizer.finish()
-        return texts
+    def _forget(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.request.is_finished:
+                self.requests.pop(sequence.request.request_id, None)
 
     def _limit_model_len(self) -> int:
         asked = self.config.max_model_len

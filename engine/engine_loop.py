@@ -13,10 +13,11 @@ from concurrent.futures import Future
 from typing import Any
 
 from . import events as ev
-from .engine import Engine, SequenceOutput
+from .engine import Engine
 from .errors import PagelensError, RequestError
 from .event_log import EventLog
 from .events import Phase, Why
+from .output_processor import SequenceOutput
 from .request import FinishReason, SequenceStatus
 from .sampling_params import SamplingParams
 

@@ -15,8 +15,9 @@ from typing import Any
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from .config import EngineConfig
-from .engine import Engine, SequenceOutput
+from .engine import Engine
 from .errors import RequestError
+from .output_processor import SequenceOutput
 from .request import Request
 from .sampling_params import SamplingParams
 

@@ -89,7 +89,7 @@ class RandomRun(RuleBasedStateMachine):
         assert not self.engine.has_work, "the engine stopped making progress"
         self.check()
         assert self.engine.manager.pool.num_free == self.engine.manager.pool.num_blocks
-        assert not self.engine.requests and not self.engine._detokenizers
+        assert not self.engine.requests and not self.engine.outputs._detokenizers
         fired.update(self.picture.totals)
 
 
