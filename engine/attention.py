@@ -132,4 +132,4 @@ class Attention:
             element_size=element_size,
             interpreted=self.kernels.interpreted,
         )
-        return launch, [num_tokens // launch.block_q + num_seqs, self.num_kv_heads, launch.num_splits]
+        return launch, list(launch.grid(num_tokens, num_seqs, self.num_kv_heads))
