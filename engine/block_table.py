@@ -11,13 +11,21 @@ PagedAttention paper (SOSP 2023), section 4.2.
 import numpy as np
 
 
+def on_host(block: int) -> int:
+    """Table entry for a host block, and back: -1 - block. Negative entries are swapped out."""
+    return -1 - block
+
+
 def blocks_needed(num_tokens: int, block_size: int) -> int:
     """Blocks that hold `num_tokens` tokens. The one place where this boundary is computed."""
     return -(-num_tokens // block_size)
 
 
 class BlockTable(list[int]):
-    """The physical block ids of one sequence, in logical order. Append-only but for copy-on-write and release."""
+    """The physical block ids of one sequence, in logical order; append-only but for copy-on-write, swap and release.
+
+    A negative entry is a block of the host pool (`on_host`); a sequence with one cannot run.
+    """
 
     __slots__ = ()
 

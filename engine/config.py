@@ -7,6 +7,7 @@ from .errors import ConfigError
 
 KERNELS = ("auto", "triton", "torch")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
+SCHEDULING = ("fcfs", "priority")
 GIB = 1 << 30
 
 
@@ -25,11 +26,14 @@ class EngineConfig:
         max_num_seqs: most sequences running at once.
         max_num_batched_tokens: most tokens computed in one step; a longer prompt is computed in chunks.
         enable_prefix_caching: keep released blocks addressable by content.
-        swap_space: GiB of host memory for preempted sequences. This version preempts by recomputation only: 0.
+        swap_space: GiB of host memory for the blocks of preempted sequences; 0 computes them again instead.
         tensor_parallel_size: number of GPUs. This version runs on one.
         kernel: "triton", "torch", or "auto": Triton where it can run (interpreted without a GPU), else torch.
         dtype: of weights, activations and cache; "auto" is float32 on a CPU and the checkpoint's own on a GPU.
         seed: from which requests without a seed of their own derive theirs.
+        scheduling_policy: "fcfs", first come first served, or "priority": the smallest number first, aged by waiting.
+        priority_aging_steps: steps of waiting that make a request more urgent by 1 under "priority".
+        max_preemptions: a request preempted this often is no victim while there is another.
         watermark: share of the pool that admission leaves free for the growth of running sequences.
         policy: "module:Class" with the three decisions of `policies.Policy`; "" is the default policy.
 
@@ -51,6 +55,9 @@ class EngineConfig:
     kernel: str = "auto"
     dtype: str = "auto"
     seed: int = 0
+    scheduling_policy: str = "fcfs"
+    priority_aging_steps: int = 100
+    max_preemptions: int = 3
     watermark: float = 0.01
     policy: str = ""
 
@@ -73,12 +80,11 @@ class EngineConfig:
         _require(self.dtype in DTYPES, "dtype", repr(self.dtype), " or ".join(DTYPES))
         _require(0 <= self.watermark < 1, "watermark", self.watermark, "0 or more and below 1")
         _require(0 <= self.seed < 1 << 63, "seed", self.seed, "0 to 2**63 - 1")
-        _require(
-            self.swap_space == 0,
-            "swap_space",
-            self.swap_space,
-            "0: this version preempts by recomputation and has no host pool yet",
-        )
+        _require(0 <= self.swap_space <= 1024, "swap_space", self.swap_space, "0 to 1024 GiB")
+        policy = self.scheduling_policy
+        _require(policy in SCHEDULING, "scheduling_policy", repr(policy), " or ".join(SCHEDULING))
+        _require(self.priority_aging_steps >= 1, "priority_aging_steps", self.priority_aging_steps, "at least 1")
+        _require(self.max_preemptions >= 1, "max_preemptions", self.max_preemptions, "at least 1")
         _require(
             self.tensor_parallel_size == 1,
             "tensor_parallel_size",

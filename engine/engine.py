@@ -21,7 +21,7 @@ from .config import EngineConfig
 from .errors import ConfigError, RequestError
 from .event_log import EventLog, LogHeader
 from .events import Phase, Why
-from .kv_cache import num_gpu_blocks
+from .kv_cache import num_gpu_blocks, num_host_blocks
 from .kv_cache_manager import KVCacheManager
 from .models.loader import LoadedModel, load_model
 from .output_processor import OutputProcessor, SequenceOutput
@@ -40,12 +40,19 @@ class Engine:
         log_events: keep the events of the run in `log`; without, nothing is recorded and nothing is paid.
         runner: stands in for the model (a `ScriptedRunner`, say); then `num_gpu_blocks_override` and `max_model_len`
             must be given, prompts are token ids, and nothing is ever loaded.
+        scripted_host_blocks: size of the host pool of a scripted engine, where `swap_space` has no bytes to count.
 
     Raises:
         ConfigError, ModelError: the engine cannot be built as asked.
     """
 
-    def __init__(self, config: EngineConfig, log_events: bool = True, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        log_events: bool = True,
+        runner: Runner | None = None,
+        scripted_host_blocks: int = 0,
+    ) -> None:
         self.config = config
         self.loaded: LoadedModel | None = None
         if runner is None:
@@ -53,27 +60,33 @@ class Engine:
             kernels = select_kernels(config.kernel, device)
             self.loaded = load_model(config.model, config.dtype, kernels, device)
             num_blocks = num_gpu_blocks(config, self.loaded.spec, device)
-            self.runner: Runner = ModelRunner(self.loaded, num_blocks, config.block_size, device, config.seed)
+            host_blocks = num_host_blocks(config, self.loaded.spec)
+            self.runner: Runner = ModelRunner(
+                self.loaded, num_blocks, host_blocks, config.block_size, device, config.seed
+            )
             self.kernel = {"name": kernels.name, "why": kernels.why, "interpreted": kernels.interpreted}
         else:
             if config.num_gpu_blocks_override is None or config.max_model_len is None:
                 raise ConfigError(
                     "a scripted engine has no model to ask: give num_gpu_blocks_override and max_model_len"
                 )
-            num_blocks = config.num_gpu_blocks_override
+            num_blocks, host_blocks = config.num_gpu_blocks_override, scripted_host_blocks
             self.runner = runner
             self.kernel = {"name": "none", "why": "the runner is a script", "interpreted": False}
         self.max_model_len = self._limit_model_len()
         header = LogHeader(
             num_blocks=num_blocks,
             block_size=config.block_size,
+            num_host_blocks=host_blocks,
             config=config.as_dict() | {"max_model_len": self.max_model_len},
             model=self.loaded.describe() if self.loaded else {"name": "scripted"},
             kernel=self.kernel,
         )
         self.log = EventLog(header, enabled=log_events)
         policy = load_policy(config.policy)
-        self.manager = KVCacheManager(num_blocks, config.block_size, config.enable_prefix_caching, policy, self.log)
+        self.manager = KVCacheManager(
+            num_blocks, config.block_size, config.enable_prefix_caching, policy, self.log, host_blocks
+        )
         self.scheduler = Scheduler(config, self.manager, policy, self.log)
         self.requests: dict[str, Request] = {}
         self.num_steps = 0
@@ -119,8 +132,22 @@ class Engine:
         if params.n > self.config.max_num_seqs:
             raise RequestError(f"n is {params.n}, but at most {self.config.max_num_seqs} sequences run (max_num_seqs)")
 
-    def add_request(self, prompt: str | list[int], params: SamplingParams, request_id: str | None = None) -> Request:
+    def add_request(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> Request:
         """Queue a request.
+
+        Args:
+            prompt: text or token ids.
+            params: how to sample, when to end.
+            request_id: a name of your own; None counts A, B, C.
+            priority: smaller is more urgent; used under `scheduling_policy="priority"`.
+            cache_salt: share cached prefixes only with requests of the same salt.
 
         Raises RequestError if it cannot be served; that is logged too, and the engine is as it was before.
         """
@@ -134,7 +161,7 @@ class Engine:
             self.log.emit(ev.RequestRejected, Why.INVALID, request=name, message=str(error))
             raise
         text = prompt if isinstance(prompt, str) else ""
-        request = Request(name, self._num_requests, text, token_ids, params)
+        request = Request(name, self._num_requests, text, token_ids, params, priority, cache_salt)
         self._num_requests += 1
         self.requests[name] = request
         first = request.sequences[0]
@@ -150,7 +177,7 @@ class Engine:
                 temperature=params.temperature,
                 num_samples=params.n,
             )
-        self.scheduler.add(request)
+        self.scheduler.add(request, self.num_steps)
         return request
 
     def add_requests(self, requests: Collection[tuple[str | list[int], SamplingParams]]) -> list[Request]:
@@ -158,6 +185,10 @@ class Engine:
         for prompt, params in requests:
             self.check_request(self.tokenize(prompt), params)
         return [self.add_request(prompt, params) for prompt, params in requests]
+
+    def reset_prefix_cache(self) -> int:
+        """Forget what every block holds, between two steps; returns how many blocks were addressable."""
+        return self.manager.reset_prefix_cache()
 
     def abort(self, request_id: str) -> list[SequenceOutput]:
         """End a request between two steps, in whatever state it is. Raises RequestError if there is no such request."""
@@ -193,7 +224,7 @@ class Engine:
         """Decide what this step computes."""
         self._begin(Phase.PLAN)
         self._plan_started = time.perf_counter_ns()
-        return self.scheduler.plan()
+        return self.scheduler.plan(self.num_steps)
 
     def launch(self, plan: StepPlan) -> list[list[int]]:
         """Move data, run the model; returns the tokens drawn for each scheduled sequence."""
@@ -211,6 +242,7 @@ class Engine:
             tile=launch.tile,
             num_tokens=plan.num_tokens,
             num_copies=len(plan.copies),
+            num_swaps=len(plan.swap_out) + len(plan.swap_in),
         )
         samples = self.runner.execute(launch)
         self._launched_event = self.log.emit(
@@ -250,11 +282,7 @@ class Engine:
         """End the sequences of a plan whose launch failed, and take back what its blocks were said to hold."""
         self._begin(Phase.COMMIT)
         cause = self.log.emit(ev.StepFailed, Why.STEP_FAILED, plan.event, error=f"{type(error).__name__}: {error}")
-        self.manager.unseal_step(cause)
-        failed = [item.sequence for item in plan.scheduled]
-        for sequence in failed:
-            self.scheduler.finish(sequence, FinishReason.ERROR, Why.STEP_FAILED, cause)
-        ended = [*plan.finished, *failed]
+        ended = [*plan.finished, *self.scheduler.fail(plan, cause)]
         self._forget(ended)
         self._begin_idle()
         return self.outputs.process_ended(ended)

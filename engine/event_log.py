@@ -32,6 +32,7 @@ class LogHeader(msgspec.Struct, kw_only=True):
 
     num_blocks: int
     block_size: int
+    num_host_blocks: int = 0
     schema: int = SCHEMA_VERSION
     run: str = msgspec.field(default_factory=lambda: uuid.uuid4().hex[:12])
     source: str = "engine"

@@ -57,11 +57,14 @@ class Why(StrEnum):
     SHARED_BLOCK = "shared_block"
     BLOCK_FULL = "block_full"
     STEP_FAILED = "step_failed"
+    CACHE_RESET = "cache_reset"
     LEAST_RECENTLY_USED = "least_recently_used"
     POLICY = "policy"
     SEQUENCE_FINISHED = "sequence_finished"
     PREEMPTED = "preempted"
     COPIED_AWAY = "copied_away"
+    SWAPPED_OUT = "swapped_out"
+    SWAPPED_IN = "swapped_in"
     OUT_OF_BLOCKS = "out_of_blocks"
     NOTHING_WAITS = "nothing_waits"
     WAITS_FOR_BLOCKS = "waits_for_blocks"
@@ -199,7 +202,7 @@ class BlockSealed(Event):
 
 
 class BlockUnsealed(Event):
-    """A sealed block lost its hash because the step that was to fill it failed; its content is not to be trusted."""
+    """A used block lost its hash: the step that was to fill it failed, or the prefix cache was reset."""
 
     block: int
     hash: str
@@ -226,7 +229,11 @@ class BlockCopied(Event):
 
 
 class RequestPreempted(Event):
-    """A running request gave its blocks back, so that `for_sequence` (needs `needs` blocks, `free` left) can go on."""
+    """A request gave its blocks back, so that `for_sequence` (needs `needs` blocks, `free` left) can go on.
+
+    `mode` is "recompute" (its tokens will be computed again) or "swap" (blocks that nobody else holds move to the host
+    pool, the others stay). `num_computed_tokens[i]` of `sequences[i]` survive, `lost_tokens` do not.
+    """
 
     request: str
     sequences: list[str]
@@ -234,6 +241,33 @@ class RequestPreempted(Event):
     for_sequence: str
     needs: int
     free: int
+    num_computed_tokens: list[int] = []
+    lost_tokens: int = 0
+
+
+class BlocksSwappedOut(Event):
+    """Entries `indices` of a table now point to host blocks: the bytes of `blocks` move there first in the launch."""
+
+    sequence: str
+    indices: list[int]
+    blocks: list[int]
+    host_blocks: list[int]
+
+
+class BlocksSwappedIn(Event):
+    """The host blocks of a table's entries `indices` move back into `blocks`, which the next events allocate."""
+
+    sequence: str
+    indices: list[int]
+    blocks: list[int]
+    host_blocks: list[int]
+
+
+class HostBlocksFreed(Event):
+    """A swapped-out sequence gave its `host_blocks` up without coming back; its table is empty now."""
+
+    sequence: str
+    host_blocks: list[int]
 
 
 class StepPlanned(Event):
@@ -255,13 +289,14 @@ class StepPlanned(Event):
 
 
 class StepLaunched(Event):
-    """The copies and the model run now. `grid` is the attention launch per layer, `tile` its keys per tile."""
+    """The moves between the pools, the copies and the model run now, in this order. `grid` is the attention launch per layer, `tile` its keys per tile."""
 
     kernel: str
     grid: list[int]
     tile: int = 0
     num_tokens: int = 0
     num_copies: int = 0
+    num_swaps: int = 0
 
 
 class TokensWritten(Event):
@@ -334,6 +369,9 @@ AnyEvent = (
     | BlockEvicted
     | BlockCopied
     | RequestPreempted
+    | BlocksSwappedOut
+    | BlocksSwappedIn
+    | HostBlocksFreed
     | StepPlanned
     | StepLaunched
     | TokensWritten

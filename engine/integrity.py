@@ -3,7 +3,7 @@
 Tests call both after every plan and every commit; the app on demand.
 """
 
-from .block_table import blocks_needed
+from .block_table import blocks_needed, on_host
 from .engine import Engine
 from .events import BlockState
 from .memory_map import MemoryMap
@@ -23,9 +23,14 @@ def check_integrity(engine: Engine) -> None:
     manager, scheduler = engine.manager, engine.scheduler
     pool = manager.pool
     entries = [0] * pool.num_blocks
+    host_entries = [0] * manager.host_pool.num_blocks
     for table in manager.tables.values():
         for block in table:
-            entries[block] += 1
+            if block < 0:
+                host_entries[on_host(block)] += 1
+            else:
+                entries[block] += 1
+    _hold(host_entries == manager.host_pool.ref_count, "host ref_count equals the number of negative table entries")
     _hold(entries == pool.ref_count, "ref_count equals the number of table entries")
     used = sum(count > 0 for count in entries)
     _hold(len(pool.blank) + len(pool.cached) + used == pool.num_blocks, "blank + cached + used = total")
@@ -38,14 +43,15 @@ def check_integrity(engine: Engine) -> None:
     _hold(len(cache.by_hash) == len(cache.by_block), "hash index and block index have the same size")
     for block, sealed in cache.by_block.items():
         _hold(sealed.block == block and cache.by_hash.get(sealed.hash) is sealed, f"hash index agrees on block {block}")
-    _hold(set(manager.tables) == {s.name for s in scheduler.running}, "running sequences, and only they, have tables")
+    swapped = {s.name for s in scheduler.waiting if s.num_computed_tokens}
+    _hold(set(manager.tables) == {s.name for s in scheduler.running} | swapped, "running and swapped-out have tables")
     for sequence in scheduler.running:
+        _hold(not manager.is_swapped_out(sequence), f"{sequence.name} runs with all its blocks on the device")
         covered = len(manager.tables[sequence.name])
         needed = blocks_needed(sequence.num_computed_tokens, manager.block_size)
         _hold(covered >= needed, f"the table of {sequence.name} covers its computed tokens")
         _hold(sequence.status is SequenceStatus.RUNNING, f"{sequence.name} is marked running")
     for sequence in scheduler.waiting:
-        _hold(sequence.num_computed_tokens == 0, f"waiting {sequence.name} has nothing computed")
         _hold(sequence.finish_reason is None, f"waiting {sequence.name} has not ended")
 
 

@@ -67,12 +67,20 @@ def num_gpu_blocks(config: EngineConfig, spec: KVCacheSpec, device: torch.device
     return available // block_bytes
 
 
-class KVCache:
-    """The tensor `kv`, zeroed, on `device`."""
+def num_host_blocks(config: EngineConfig, spec: KVCacheSpec) -> int:
+    """How many blocks the host pool has (`swap_space`)."""
+    return int(config.swap_space * GIB) // (spec.bytes_per_token() * config.block_size)
 
-    def __init__(self, spec: KVCacheSpec, num_blocks: int, block_size: int, device: torch.device) -> None:
-        shape = (num_blocks, spec.num_layers, 2, spec.num_kv_heads, block_size, spec.head_dim)
-        self.kv = torch.zeros(shape, dtype=spec.dtype, device=device)
+
+class KVCache:
+    """The tensor `kv`, zeroed, on `device`, and `host`, the same for swapped-out blocks: pinned if the device is a GPU."""
+
+    def __init__(
+        self, spec: KVCacheSpec, num_blocks: int, num_host_blocks: int, block_size: int, device: torch.device
+    ) -> None:
+        block = (spec.num_layers, 2, spec.num_kv_heads, block_size, spec.head_dim)
+        self.kv = torch.zeros((num_blocks, *block), dtype=spec.dtype, device=device)
+        self.host = torch.zeros((num_host_blocks, *block), dtype=spec.dtype, pin_memory=device.type == "cuda")
 
     def layer(self, index: int) -> Tensor:
         """View [num_blocks, 2, num_kv_heads, block_size, head_dim] of one layer; its blocks are not contiguous."""

@@ -5,9 +5,10 @@
     blocks_to_reserve    how many more blocks would these tokens take?
     reserve              take them; copy-on-write where a shared block would be written; seal what gets full
     fork                 a second table over the same blocks
+    swap_out, swap_in    move what nobody else holds to the host pool, and back
     free                 give a table back, last block first
 
-All of it happens on paper, at plan time: the copies that `reserve` returns are carried out at the start of the launch.
+All of it happens on paper, at plan time: the moves and copies returned are carried out at the start of the launch.
 """
 
 import warnings
@@ -15,34 +16,42 @@ from typing import NamedTuple
 
 from . import events as ev
 from .block_pool import BlockPool
-from .block_table import BlockTable, blocks_needed
+from .block_table import BlockTable, blocks_needed, on_host
 from .event_log import EventLog
 from .events import Why
 from .policies import DefaultPolicy, Policy
-from .prefix_cache import PrefixCache, chain_hash
+from .prefix_cache import PrefixCache, chain_hash, salt_hash
 from .request import Sequence
 
 
 class BlockCopy(NamedTuple):
-    """A whole block to be copied, all layers, before anything is written."""
+    """A whole block to be copied, all layers, before anything is written: within a pool, or between the two."""
 
     source: int
     destination: int
 
 
 class KVCacheManager:
-    """One pool, one table per admitted sequence, one prefix cache.
+    """A pool on the device and one on the host, one table per admitted sequence, one prefix cache.
 
-    `tables[name]` exists from admission to release. With `enable_prefix_caching` off nothing is sealed, so nothing is
+    `tables[name]` exists from admission to release, also while swapped out. The events of a swap tell the whole of it,
+    so the host pool itself emits none. With `enable_prefix_caching` off nothing is sealed, so nothing is
     ever found and every released block turns blank.
     """
 
     def __init__(
-        self, num_blocks: int, block_size: int, enable_prefix_caching: bool, policy: Policy, log: EventLog
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool,
+        policy: Policy,
+        log: EventLog,
+        num_host_blocks: int = 0,
     ) -> None:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self.pool = BlockPool(num_blocks, log)
+        self.host_pool = BlockPool(num_host_blocks, EventLog(log.header, enabled=False))
         self.cache = PrefixCache(block_size)
         self.tables: dict[str, BlockTable] = {}
         self._hashes: dict[str, list[str]] = {}
@@ -69,7 +78,6 @@ class KVCacheManager:
         table = self.tables[sequence.name] = BlockTable(cached_prefix)
         for index, block in enumerate(table):
             self.pool.share(block, sequence.name, index, Why.PREFIX_HIT, cause)
-        sequence.num_computed_tokens = len(table) * self.block_size
 
     def blocks_to_reserve(self, sequence: Sequence, num_tokens: int) -> int:
         """Free blocks that the next `num_tokens` tokens take: the table's growth, and a copy if one is due."""
@@ -116,14 +124,92 @@ class KVCacheManager:
         if parent.name in self._hashes:
             self._hashes[child.name] = list(self._hashes[parent.name])
 
+    def is_swapped_out(self, sequence: Sequence) -> bool:
+        """Whether some of the sequence's blocks are on the host."""
+        return any(block < 0 for block in self.tables.get(sequence.name, ()))
+
+    def can_swap_out(self, sequences: list[Sequence]) -> bool:
+        """Whether the host pool has room for the blocks that only these sequences' tables hold, one entry each."""
+        tables = [self.tables[sequence.name] for sequence in sequences]
+        count = sum(self.pool.ref_count[block] == 1 for table in tables for block in table)
+        return 0 < count <= self.host_pool.num_free
+
+    def swap_out(self, sequence: Sequence, cause: int) -> list[BlockCopy]:
+        """Point the entries of unshared blocks to the host pool; shared ones stay, and the table keeps its reference.
+
+        Returns the moves, device to host.
+        """
+        name, table = sequence.name, self.tables[sequence.name]
+        indices = [index for index, block in enumerate(table) if self.pool.ref_count[block] == 1]
+        moves = [
+            BlockCopy(table[index], self.host_pool.allocate(name, index, Why.SWAPPED_OUT, cause)) for index in indices
+        ]
+        swapped = self._log.emit(
+            ev.BlocksSwappedOut,
+            Why.OUT_OF_BLOCKS,
+            cause,
+            sequence=name,
+            indices=indices,
+            blocks=[move.source for move in moves],
+            host_blocks=[move.destination for move in moves],
+        )
+        for index, (block, host_block) in reversed(list(zip(indices, moves, strict=True))):
+            table[index] = on_host(host_block)
+            self.pool.release(block, name, index, block in self.cache.by_block, Why.SWAPPED_OUT, swapped)
+        return moves
+
+    def blocks_to_swap_in(self, sequence: Sequence) -> int:
+        """Free blocks that resuming a swapped-out sequence takes: its host blocks, and room for all its tokens."""
+        table = self.tables[sequence.name]
+        growth = blocks_needed(sequence.num_tokens, self.block_size) - len(table)
+        return growth + sum(block < 0 for block in table)
+
+    def swap_in(self, sequence: Sequence, cause: int) -> list[BlockCopy]:
+        """Bring the sequence's host blocks back. Returns the moves, host to device."""
+        name, table = sequence.name, self.tables[sequence.name]
+        indices = [index for index, block in enumerate(table) if block < 0]
+        moves = []
+        for index in indices:
+            host_block = on_host(table[index])
+            table[index] = self._allocate(name, index, Why.SWAPPED_IN, cause)
+            self.host_pool.release(host_block, name, index, False, Why.SWAPPED_IN, cause)
+            moves.append(BlockCopy(host_block, table[index]))
+        self._log.emit(
+            ev.BlocksSwappedIn,
+            Why.FITS,
+            cause,
+            sequence=name,
+            indices=indices,
+            blocks=[move.destination for move in moves],
+            host_blocks=[move.source for move in moves],
+        )
+        return moves
+
     def free(self, sequence: Sequence, why: Why, cause: int) -> None:
         """Give the sequence's blocks back, last one first, so that the tail of a chain is evicted before its head."""
         table = self.tables.pop(sequence.name, BlockTable())
+        host_blocks = []
         for index in range(len(table) - 1, -1, -1):
             block = table[index]
-            self.pool.release(block, sequence.name, index, block in self.cache.by_block, why, cause)
+            if block < 0:
+                host_blocks.append(on_host(block))
+                self.host_pool.release(on_host(block), sequence.name, index, False, why, cause)
+            else:
+                self.pool.release(block, sequence.name, index, block in self.cache.by_block, why, cause)
+        if host_blocks:
+            self._log.emit(ev.HostBlocksFreed, why, cause, sequence=sequence.name, host_blocks=host_blocks)
         if sequence.finish_reason is not None:
             self._hashes.pop(sequence.name, None)
+
+    def reset_prefix_cache(self) -> int:
+        """Make no block addressable any more: cached ones turn blank, used ones are unsealed. Returns how many."""
+        count = len(self.cache.by_block)
+        for block in list(self.pool.cached):
+            self.pool.evict(block, self.cache.forget(block).hash, Why.CACHE_RESET, -1)
+        for block in list(self.cache.by_block):
+            self._log.emit(ev.BlockUnsealed, Why.CACHE_RESET, block=block, hash=self.cache.forget(block).hash)
+        self._sealed_in_step.clear()
+        return count
 
     def unseal_step(self, cause: int) -> None:
         """Take back the seals of a step that failed: what its blocks hold is not what their hashes say."""
@@ -136,7 +222,7 @@ class KVCacheManager:
         """Blocks that would turn free if all of `sequences` gave their tables back."""
         held: dict[int, int] = {}
         for sequence in sequences:
-            for block in self.tables.get(sequence.name, ()):
+            for block in self.tables[sequence.name]:
                 held[block] = held.get(block, 0) + 1
         return sum(count == self.pool.ref_count[block] for block, count in held.items())
 
@@ -168,7 +254,7 @@ class KVCacheManager:
             return
         table, hashes = self.tables[sequence.name], self._block_hashes(sequence)
         for index in range(first, last):
-            block, parent = table[index], hashes[index - 1] if index else ""
+            block, parent = table[index], hashes[index - 1] if index else salt_hash(sequence.request.cache_salt)
             tokens = sequence.token_ids[index * self.block_size : (index + 1) * self.block_size]
             if self.cache.seal(block, hashes[index], parent, tokens):
                 self._sealed_in_step.append(block)
@@ -184,9 +270,13 @@ class KVCacheManager:
                 )
 
     def _block_hashes(self, sequence: Sequence) -> list[str]:
-        """Chained hashes of the sequence's full blocks, extended by those that filled up since the last call."""
+        """Chained hashes of the sequence's full blocks, extended by those that filled up since the last call.
+
+        The chain begins with the request's salt, so that different salts share nothing.
+        """
         hashes = self._hashes.setdefault(sequence.name, [])
         size, tokens = self.block_size, sequence.token_ids
         for index in range(len(hashes), len(tokens) // size):
-            hashes.append(chain_hash(hashes[-1] if hashes else "", tokens[index * size : (index + 1) * size]))
+            parent = hashes[-1] if hashes else salt_hash(sequence.request.cache_salt)
+            hashes.append(chain_hash(parent, tokens[index * size : (index + 1) * size]))
         return hashes

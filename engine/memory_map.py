@@ -28,6 +28,8 @@ KEEP_FINISHED = 64
 class SequenceView(msgspec.Struct):
     """What a viewer knows of one sequence. `status` is waiting, running, preempted or finished.
 
+    A negative entry -1 - h of `table` is block h of the host pool: swapped out.
+
     `lane` is the lowest number that no unfinished sequence has: sequences alive together differ in it, so that every
     viewer, however late, gives each the same colour.
     """
@@ -218,9 +220,17 @@ class MemoryMap(msgspec.Struct):
         self.pending_copies.append((e.source, e.destination))
 
     def _preempted(self, e: ev.RequestPreempted) -> None:
-        for name in e.sequences:
+        for name, computed in zip(e.sequences, e.num_computed_tokens or [0] * len(e.sequences), strict=True):
             view = self.sequences[name]
-            view.status, view.num_computed_tokens, view.last_event = "preempted", 0, e.seq
+            view.status, view.num_computed_tokens, view.last_event = "preempted", computed, e.seq
+
+    def _swapped_out(self, e: ev.BlocksSwappedOut) -> None:
+        table = self.sequences[e.sequence].table
+        for index, host_block in zip(e.indices, e.host_blocks, strict=True):
+            table[index] = -1 - host_block
+
+    def _host_freed(self, e: ev.HostBlocksFreed) -> None:
+        self.sequences[e.sequence].table = []
 
     def _planned(self, e: ev.StepPlanned) -> None:
         self.blocked = Blocked(e.blocked, e.why, e.needs, e.free, e.watermark, e.promised) if e.blocked else None
@@ -270,6 +280,8 @@ _REDUCERS: dict[type[Event], Callable[[MemoryMap, Any], None]] = {
     ev.BlockEvicted: MemoryMap._evicted,
     ev.BlockCopied: MemoryMap._copied,
     ev.RequestPreempted: MemoryMap._preempted,
+    ev.BlocksSwappedOut: MemoryMap._swapped_out,
+    ev.HostBlocksFreed: MemoryMap._host_freed,
     ev.StepPlanned: MemoryMap._planned,
     ev.StepLaunched: MemoryMap._launched,
     ev.TokensWritten: MemoryMap._written,
@@ -280,4 +292,4 @@ _REDUCERS: dict[type[Event], Callable[[MemoryMap, Any], None]] = {
     ev.EngineHalted: MemoryMap._halted,
     ev.EngineContinued: MemoryMap._continued,
 }
-_NO_CHANGE = {ev.RequestRejected, ev.RequestAborted, ev.PrefixLookup}
+_NO_CHANGE = {ev.RequestRejected, ev.RequestAborted, ev.PrefixLookup, ev.BlocksSwappedIn}

@@ -29,10 +29,14 @@ class AdmissionView:
 
 @dataclass(frozen=True, slots=True)
 class VictimView:
-    """A running request that could be preempted. `blocks_freed` counts only blocks that no other request holds."""
+    """A running request that could be preempted. `blocks_freed` counts only blocks that no other request holds.
+
+    A smaller `priority` is more urgent.
+    """
 
     request_id: str
     arrival: int
+    priority: int
     num_computed_tokens: int
     blocks_freed: int
     num_preemptions: int
@@ -76,6 +80,30 @@ class DefaultPolicy:
     def choose_eviction(self, cached: EvictionView) -> int:
         """Least recently used; a sequence releases its last block first, so chain tails go before their heads."""
         return next(iter(cached))
+
+
+class LowestPriority(DefaultPolicy):
+    """The least urgent request gives way, the newest of equals."""
+
+    def choose_victim(self, candidates: Sequence[VictimView]) -> str:
+        """Largest priority number."""
+        return max(candidates, key=lambda view: (view.priority, view.arrival)).request_id
+
+
+class FewestLostTokens(DefaultPolicy):
+    """The request with the least computed gives way: the least to compute again."""
+
+    def choose_victim(self, candidates: Sequence[VictimView]) -> str:
+        """Fewest computed tokens, the newest of equals."""
+        return min(candidates, key=lambda view: (view.num_computed_tokens, -view.arrival)).request_id
+
+
+class MostBlocksFreed(DefaultPolicy):
+    """The request whose blocks help most gives way: the fewest preemptions."""
+
+    def choose_victim(self, candidates: Sequence[VictimView]) -> str:
+        """Most blocks really freed, the newest of equals."""
+        return max(candidates, key=lambda view: (view.blocks_freed, view.arrival)).request_id
 
 
 def load_policy(spec: str) -> Policy:

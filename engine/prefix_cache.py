@@ -22,6 +22,11 @@ def chain_hash(parent: str, token_ids: list[int]) -> str:
     return digest.hexdigest()
 
 
+def salt_hash(salt: str) -> str:
+    """The parent of a chain's first block: "" without a salt."""
+    return blake2b(salt.encode(), digest_size=16).hexdigest() if salt else ""
+
+
 @dataclass(slots=True)
 class SealedBlock:
     """What a sealed block claims to hold."""

@@ -78,8 +78,9 @@ class Sequence:
 class Request:
     """What the user asked: a prompt, parameters, and the sequences that answer it.
 
-    `arrival` counts requests from 0 in the order of their submission; `num_preemptions` counts how often this one had
-    to give its blocks back.
+    `arrival` counts requests from 0 in the order of their submission. A smaller `priority` is more urgent. Requests
+    share cached prefixes only under the same `cache_salt`. `num_preemptions` counts how often this one had to give its
+    blocks back. `waits_since` is the step in which it was submitted.
     """
 
     request_id: str
@@ -87,8 +88,11 @@ class Request:
     prompt: str
     prompt_token_ids: list[int]
     params: SamplingParams
+    priority: int = 0
+    cache_salt: str = ""
     sequences: list[Sequence] = field(default_factory=list)
     num_preemptions: int = 0
+    waits_since: int = 0
 
     def __post_init__(self) -> None:
         first = Sequence(f"{self.request_id}.0", self, 0, list(self.prompt_token_ids), len(self.prompt_token_ids))

@@ -1,11 +1,11 @@
 """Runner: carries out a step's plan. ModelRunner with a model, ScriptedRunner without tensors.
 
     StepPlan                       flat batch                      logits            samples
-    copies 6 -> 25                 token_ids  [16]                 [3, vocab]        [[tok], [tok, tok], []]
+    moves, copies                  token_ids  [16]                 [3, vocab]        [[tok], [tok, tok], []]
     A 14 tokens from 0   ---->     positions  [16]       ---->                ---->  one list per scheduled
     B  1 token  from 74            AttentionMetadata                                 sequence
 
-Data moves in one order: copies, then each layer writes its keys and values and attends. No block is source and
+Data moves in one order: swap-out, swap-in, copies, then each layer writes its keys and values and attends. No block is source and
 destination of one launch, or destination twice; the scheduler's plans keep to that.
 """
 
@@ -59,9 +59,17 @@ class Batch:
 class ModelRunner:
     """Runs a model over the paged cache on one device."""
 
-    def __init__(self, loaded: LoadedModel, num_blocks: int, block_size: int, device: torch.device, seed: int) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        num_blocks: int,
+        num_host_blocks: int,
+        block_size: int,
+        device: torch.device,
+        seed: int,
+    ) -> None:
         self.loaded = loaded
-        self.cache = KVCache(loaded.spec, num_blocks, block_size, device)
+        self.cache = KVCache(loaded.spec, num_blocks, num_host_blocks, block_size, device)
         self._block_size = block_size
         self._device = device
         self._seed = seed
@@ -106,7 +114,7 @@ class ModelRunner:
     def execute(self, launch: Launch) -> list[list[int]]:
         """One forward pass over the flat batch."""
         batch: Batch = launch.batch
-        self._copy_blocks(launch.plan)
+        self._move_blocks(launch.plan)
         model = self.loaded.model
         hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
         logits = iter(model.logits(hidden[batch.logit_rows]).float().unbind())
@@ -115,11 +123,12 @@ class ModelRunner:
             for item in launch.plan.scheduled
         ]
 
-    def _copy_blocks(self, plan: StepPlan) -> None:
-        if plan.copies:
-            pairs = torch.tensor(plan.copies, dtype=torch.int64, device=self._device)
-            kv = self.cache.kv
-            self.loaded.attention.kernels.move_blocks(kv, kv, pairs[:, 0].contiguous(), pairs[:, 1].contiguous())
+    def _move_blocks(self, plan: StepPlan) -> None:
+        kv, host = self.cache.kv, self.cache.host
+        for source, destination, moves in ((kv, host, plan.swap_out), (host, kv, plan.swap_in), (kv, kv, plan.copies)):
+            if moves:
+                ids = torch.tensor(moves, dtype=torch.int64, device=self._device).T.contiguous()
+                self.loaded.attention.kernels.move_blocks(source, destination, ids[0], ids[1])
 
     def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[int]:
         request = sequence.request

@@ -3,13 +3,24 @@
 Gumbel-max: add independent Gumbel noise to the scaled logits and take the largest; that is an exact draw from their
 softmax. The noise comes from a counter-based generator (Philox) keyed by (seed, sample index, position), so there is no
 generator state to carry through a preemption or a fork, and a sequence draws the same tokens alone or in any batch.
+
+    logits -> logits_processors.adjust -> / temperature -> min-p, top-k, top-p -> + noise -> largest
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .sampling_params import SamplingParams
+
+
+class Sample(NamedTuple):
+    """A drawn token. `logprobs`, if asked for: the token's own log-probability and the likeliest ones', by token."""
+
+    token_id: int
+    logprobs: dict[int, float] | None = None
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:
@@ -24,10 +35,12 @@ def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int,
     """
     if params.temperature == 0:
         return int(logits.argmax())
-    scaled = logits.float() / params.temperature
+    scaled = (logits.float() - logits.max()) / params.temperature  # at most 0: cannot overflow
+    if params.min_p:
+        scaled = scaled.masked_fill(scaled < np.log(params.min_p), -torch.inf)
     if params.top_k:
-        kth_largest = scaled.topk(min(params.top_k, len(scaled))).values[-1]
-        scaled = scaled.masked_fill(scaled < kth_largest, -torch.inf)
+        top = scaled.topk(min(params.top_k, len(scaled)))
+        scaled = torch.full_like(scaled, -torch.inf).scatter(0, top.indices, top.values)
     if params.top_p < 1:
         scaled = _keep_top_p(scaled, params.top_p)
     noise = gumbel_noise(len(scaled), seed, sample_index, position)
@@ -40,6 +53,14 @@ def gumbel_noise(size: int, seed: int, sample_index: int, position: int) -> np.n
     uniform = generator.random(size, dtype=np.float32)
     tiny = np.finfo(np.float32).tiny
     return -np.log(-np.log(np.maximum(uniform, tiny)))
+
+
+def top_logprobs(logits: Tensor, count: int, token_id: int) -> dict[int, float]:
+    """Log-probabilities of the `count` likeliest tokens and of `token_id`, before any processing; likeliest first."""
+    logprobs = logits.float().log_softmax(dim=-1)
+    top = logprobs.topk(min(count, len(logprobs)))
+    found = dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
+    return found if token_id in found else found | {token_id: float(logprobs[token_id])}
 
 
 def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:

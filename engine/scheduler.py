@@ -43,10 +43,16 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class StepPlan:
-    """What one step does. `copies` come before any write. `event` is the `seq` of its `StepPlanned`."""
+    """What one step does, data first: `swap_out` (device to host), `swap_in`, `copies`, then the tokens.
+
+    `swapped_out` are the sequences behind the first. `event` is the `seq` of the plan's `StepPlanned`.
+    """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
+    swap_out: list[BlockCopy] = field(default_factory=list)
+    swap_in: list[BlockCopy] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
+    swapped_out: list[Sequence] = field(default_factory=list)
     finished: list[Sequence] = field(default_factory=list)
     num_tokens: int = 0
     num_preempted: int = 0
@@ -73,21 +79,37 @@ class Scheduler:
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
         self._watermark = max(1, round(config.watermark * manager.pool.num_blocks))
+        self._max_preemptions = config.max_preemptions
+        self._by_priority = config.scheduling_policy == "priority"
+        self._aging_steps = config.priority_aging_steps
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
         return bool(self.running or self.waiting)
 
-    def add(self, request: Request) -> None:
-        """Queue a new request behind all others."""
+    def add(self, request: Request, step: int) -> None:
+        """Queue a new request behind all others (fcfs), or behind all that are as urgent (priority)."""
+        request.waits_since = step
         self.waiting.extend(request.sequences)
 
-    def plan(self) -> StepPlan:
-        """Decide the next step and move blocks accordingly, on paper."""
+    def urgency(self, request: Request, step: int) -> tuple[float, int]:
+        """Sort key, most urgent first: order of arrival, under "priority" after the priority aged by waiting.
+
+        Every `priority_aging_steps` steps of waiting make a request more urgent by 1, so that none waits for ever: one
+        of priority p overtakes newcomers of priority q after at most (p - q) * priority_aging_steps steps.
+        """
+        if not self._by_priority:
+            return 0, request.arrival
+        return request.priority - (step - request.waits_since) / self._aging_steps, request.arrival
+
+    def plan(self, step: int) -> StepPlan:
+        """Decide step number `step` and move blocks accordingly, on paper."""
         plan = StepPlan()
         self.manager.begin_step()
         planned: set[Request] = set()
+        if self._by_priority:
+            self.waiting = deque(sorted(self.waiting, key=lambda s: self.urgency(s.request, step)))
         for sequence in sorted(self.running, key=lambda s: s.num_uncomputed_tokens > 1):
             if plan.num_tokens == self._budget:
                 break
@@ -114,6 +136,16 @@ class Scheduler:
         for sequence, token in grown:
             sequence.token_ids.append(token)
         return grown
+
+    def fail(self, plan: StepPlan, cause: int) -> list[Sequence]:
+        """End the sequences of a plan whose launch failed; what was to be swapped out is lost and computed again."""
+        self.manager.unseal_step(cause)
+        for sequence in plan.swapped_out:
+            self._drop_blocks(sequence, sequence, 0, cause)
+        failed = [item.sequence for item in plan.scheduled]
+        for sequence in failed:
+            self.finish(sequence, FinishReason.ERROR, Why.STEP_FAILED, cause)
+        return failed
 
     def finish(self, sequence: Sequence, reason: FinishReason, why: Why, cause: int) -> None:
         """End a sequence in whatever state it is, and give its blocks back."""
@@ -153,6 +185,8 @@ class Scheduler:
                 self._preempt([s for s in request.sequences if s in self.running], sequence, needs, plan)
             elif planned:
                 return False
+            elif self._drop_a_waiting_table(sequence, needs):
+                plan.num_preempted += 1
             elif siblings:  # a request whose branches do not fit together runs them in turn
                 self._preempt(siblings[-1:], sequence, needs, plan)
             else:
@@ -162,40 +196,84 @@ class Scheduler:
         return True
 
     def _choose_victim(self, victims: set[Request]) -> Request:
+        """Ask the policy, offering requests that were preempted too often only if there are no others."""
         views = []
-        for request in sorted(victims, key=lambda r: r.arrival):
+        offered = [r for r in victims if r.num_preemptions < self._max_preemptions] or victims
+        for request in sorted(offered, key=lambda r: r.arrival):
             sequences = [s for s in request.sequences if s in self.running]
-            computed = sum(s.num_computed_tokens for s in sequences)
-            freed = self.manager.blocks_freed_by(sequences)
-            views.append(VictimView(request.request_id, request.arrival, computed, freed, request.num_preemptions))
+            views.append(
+                VictimView(
+                    request_id=request.request_id,
+                    arrival=request.arrival,
+                    priority=request.priority,
+                    num_computed_tokens=sum(s.num_computed_tokens for s in sequences),
+                    blocks_freed=self.manager.blocks_freed_by(sequences),
+                    num_preemptions=request.num_preemptions,
+                )
+            )
         chosen = self._policy.choose_victim(views)
-        by_id = {request.request_id: request for request in victims}
+        by_id = {request.request_id: request for request in offered}
         if chosen not in by_id:
             warnings.warn(f"the policy chose victim {chosen!r}, not a candidate; the newest gives way", stacklevel=2)
             chosen = views[-1].request_id
         return by_id[chosen]
 
     def _preempt(self, victims: list[Sequence], sequence: Sequence, needs: int, plan: StepPlan) -> None:
-        """Take all blocks of a request's sequences; they go back to the head of the queue, to be computed again."""
+        """Take the blocks of a request's sequences, which go back to the head of the queue.
+
+        With room in the host pool their unshared blocks move there; else all are freed and computed again.
+        """
         request = victims[0].request
-        cause = self._log.emit(
-            ev.RequestPreempted,
-            Why.OUT_OF_BLOCKS,
-            sequence.last_event,
-            request=request.request_id,
-            sequences=[victim.name for victim in victims],
-            mode="recompute",
-            for_sequence=sequence.name,
-            needs=needs,
-            free=self.manager.pool.num_free,
-        )
-        for victim in reversed(victims):
+        swap = self.manager.can_swap_out(victims)
+        computed = [victim.num_computed_tokens if swap else 0 for victim in victims]
+        cause = self._emit_preempted(victims, computed, "swap" if swap else "recompute", sequence, needs)
+        for victim, kept in reversed(list(zip(victims, computed, strict=True))):
             del self.running[victim]
-            victim.status, victim.num_computed_tokens, victim.last_event = SequenceStatus.PREEMPTED, 0, cause
-            self.manager.free(victim, Why.PREEMPTED, cause)
+            victim.status, victim.last_event = SequenceStatus.PREEMPTED, cause
+            victim.num_computed_tokens = kept
+            if swap:
+                plan.swap_out += self.manager.swap_out(victim, cause)
+                plan.swapped_out.append(victim)
+            else:
+                self.manager.free(victim, Why.PREEMPTED, cause)
             self.waiting.appendleft(victim)
         request.num_preemptions += 1
         plan.num_preempted += 1
+
+    def _drop_a_waiting_table(self, sequence: Sequence, needs: int) -> bool:
+        """The last resort: take the shared blocks that a swapped-out sequence still holds; it is computed again."""
+        holders = [s for s in self.waiting if s.name in self.manager.tables and s is not sequence]
+        if holders:
+            self._drop_blocks(holders[-1], sequence, needs, sequence.last_event)
+        return bool(holders)
+
+    def _drop_blocks(self, victim: Sequence, sequence: Sequence, needs: int, cause: int) -> None:
+        victim.last_event = self._emit_preempted([victim], [0], "recompute", sequence, needs, cause)
+        victim.num_computed_tokens = 0
+        self.manager.free(victim, Why.PREEMPTED, victim.last_event)
+
+    def _emit_preempted(
+        self,
+        victims: list[Sequence],
+        computed: list[int],
+        mode: str,
+        sequence: Sequence,
+        needs: int,
+        cause: int | None = None,
+    ) -> int:
+        return self._log.emit(
+            ev.RequestPreempted,
+            Why.OUT_OF_BLOCKS,
+            sequence.last_event if cause is None else cause,
+            request=victims[0].request.request_id,
+            sequences=[victim.name for victim in victims],
+            mode=mode,
+            for_sequence=sequence.name,
+            needs=needs,
+            free=self.manager.pool.num_free,
+            num_computed_tokens=computed,
+            lost_tokens=sum(victim.num_computed_tokens for victim in victims) - sum(computed),
+        )
 
     def _admit_waiting(self, plan: StepPlan) -> Obstacle:
         """Start waiting sequences, in order, until something is in the way; return what that is."""
@@ -208,48 +286,55 @@ class Scheduler:
                 return Obstacle(Why.WAITS_FOR_SEQUENCE_SLOT)
             if plan.num_tokens == self._budget:
                 return Obstacle(Why.WAITS_FOR_TOKEN_BUDGET)
-            prefix = self.manager.find_cached_prefix(sequence)
             total = blocks_needed(sequence.num_tokens, self.manager.block_size)
             if total > self.manager.pool.num_blocks:
                 self.finish(sequence, FinishReason.OUT_OF_BLOCKS, Why.OUT_OF_BLOCKS, sequence.last_event)
                 plan.finished.append(sequence)
                 continue
+            swapped = sequence.name in self.manager.tables
+            prefix = [] if swapped else self.manager.find_cached_prefix(sequence)
             view = AdmissionView(
-                needs=total - len(prefix),
+                needs=self.manager.blocks_to_swap_in(sequence) if swapped else total - len(prefix),
                 free=self.manager.free_after_sharing(prefix),
                 watermark=self._watermark if self.running else 0,
                 promised=self._promised_blocks(),
             )
-            fits = view.needs <= view.free
-            if not fits or (self.running and not self._policy.admit(view)):
+            if view.needs > view.free and not self.running and self._drop_a_waiting_table(sequence, view.needs):
+                continue
+            if view.needs > view.free or (self.running and not self._policy.admit(view)):
                 return Obstacle(Why.WAITS_FOR_BLOCKS, view)
             slots -= sequence.num_branches
-            self._admit(sequence, prefix)
+            self._admit(sequence, None if swapped else prefix, plan)
             self._schedule(sequence, min(sequence.num_uncomputed_tokens, self._budget - plan.num_tokens), plan)
         return Obstacle(Why.NOTHING_WAITS)
 
-    def _admit(self, sequence: Sequence, prefix: list[int]) -> None:
+    def _admit(self, sequence: Sequence, prefix: list[int] | None, plan: StepPlan) -> None:
+        """Let the first waiting sequence run: from its cached prefix, or (None) from the host pool."""
         del self.waiting[0]
-        num_cached = len(prefix) * self.manager.block_size
-        if self.manager.enable_prefix_caching:
-            sequence.last_event = self._log.emit(
-                ev.PrefixLookup,
-                Why.PREFIX_HIT if prefix else Why.PREFIX_MISS,
-                sequence.last_event,
-                sequence=sequence.name,
-                num_tokens=sequence.num_tokens,
-                hit_blocks=len(prefix),
-                hit_tokens=num_cached,
-            )
+        if prefix is not None:
+            sequence.num_computed_tokens = len(prefix) * self.manager.block_size
+            if self.manager.enable_prefix_caching:
+                sequence.last_event = self._log.emit(
+                    ev.PrefixLookup,
+                    Why.PREFIX_HIT if prefix else Why.PREFIX_MISS,
+                    sequence.last_event,
+                    sequence=sequence.name,
+                    num_tokens=sequence.num_tokens,
+                    hit_blocks=len(prefix),
+                    hit_tokens=sequence.num_computed_tokens,
+                )
         resumed = sequence.status is SequenceStatus.PREEMPTED
         sequence.last_event = self._log.emit(
             ev.SequenceResumed if resumed else ev.SequenceAdmitted,
             Why.FITS,
             sequence.last_event,
             sequence=sequence.name,
-            num_computed_tokens=num_cached,
+            num_computed_tokens=sequence.num_computed_tokens,
         )
-        self.manager.admit(sequence, prefix, sequence.last_event)
+        if prefix is None:
+            plan.swap_in += self.manager.swap_in(sequence, sequence.last_event)
+        else:
+            self.manager.admit(sequence, prefix, sequence.last_event)
         sequence.status = SequenceStatus.RUNNING
         self.running[sequence] = None
 

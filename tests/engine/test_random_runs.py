@@ -27,14 +27,16 @@ class RandomRun(RuleBasedStateMachine):
         block_size=st.sampled_from([1, 2, 4, 8]),
         budget=st.sampled_from([4, 8, 64]),
         caching=st.booleans(),
+        host_blocks=st.sampled_from([0, 3, 30]),
         seed=st.integers(0, 99),
     )
-    def build(self, num_blocks: int, block_size: int, budget: int, caching: bool, seed: int) -> None:
-        self.runner = ShadowRunner(num_blocks, block_size, seed)
+    def build(self, num_blocks: int, block_size: int, budget: int, caching: bool, host_blocks: int, seed: int) -> None:
+        self.runner = ShadowRunner(num_blocks, block_size, seed, host_blocks)
         self.engine = scripted_engine(
             num_blocks,
             block_size,
             self.runner,
+            host_blocks,
             max_num_seqs=4,
             max_num_batched_tokens=budget,
             enable_prefix_caching=caching,
@@ -89,6 +91,7 @@ class RandomRun(RuleBasedStateMachine):
         assert not self.engine.has_work, "the engine stopped making progress"
         self.check()
         assert self.engine.manager.pool.num_free == self.engine.manager.pool.num_blocks
+        assert self.engine.manager.host_pool.num_free == self.engine.manager.host_pool.num_blocks
         assert not self.engine.requests and not self.engine.outputs._detokenizers
         fired.update(self.picture.totals)
 
@@ -109,4 +112,5 @@ def test_every_mechanism_fired() -> None:
         RandomRun.TestCase("runTest").runTest()
     expected = {"BlockCopied", "BlockEvicted", "BlockShared", "RequestPreempted", "SequenceResumed", "SequenceForked"}
     expected |= {"BlockUnsealed", "StepFailed", "RequestAborted", "RequestRejected"}
+    expected |= {"BlocksSwappedOut", "BlocksSwappedIn", "HostBlocksFreed"}
     assert not {kind for kind in expected if fired[kind] == 0}

@@ -13,40 +13,38 @@ def counting_token(sequence: Sequence, sample_index: int) -> int:
     return 1000 * sample_index + sequence.num_tokens
 
 
-def scripted_engine(num_blocks: int = 16, block_size: int = 4, runner: Any = None, **options: Any) -> Engine:
+def scripted_engine(
+    num_blocks: int = 16, block_size: int = 4, runner: Any = None, host_blocks: int = 0, **options: Any
+) -> Engine:
     """An engine whose tokens come from `counting_token`."""
     defaults = {"max_model_len": 512, "max_num_seqs": 8, "max_num_batched_tokens": 64}
     config = EngineConfig(num_gpu_blocks_override=num_blocks, block_size=block_size, **(defaults | options))
-    return Engine(config, runner=runner or ScriptedRunner(counting_token))
+    return Engine(config, runner=runner or ScriptedRunner(counting_token), scripted_host_blocks=host_blocks)
 
 
 class ShadowRunner(ScriptedRunner):
     """Carries out every plan on an array of slots, and checks that each sequence finds its own tokens again.
 
-    A slot holds what a real key depends on: the whole prefix up to its position. The copies of a launch are made in
+    A slot holds what a real key depends on: the whole prefix up to its position. The moves of each kind are made in
     random order, all before anything is written, as a GPU may.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, seed: int = 0) -> None:
+    def __init__(self, num_blocks: int, block_size: int, seed: int = 0, host_blocks: int = 0) -> None:
         super().__init__(counting_token)
         self.slots: list[tuple[int, ...] | None] = [None] * (num_blocks * block_size)
+        self.host_slots: list[tuple[int, ...] | None] = [None] * (host_blocks * block_size)
         self.block_size = block_size
-        self.num_copies = 0
         self.fail_next = False
         self._random = random.Random(seed)
 
     def execute(self, launch: Launch) -> list[list[int]]:
         plan, size = launch.plan, self.block_size
-        copies = list(plan.copies)
-        self._random.shuffle(copies)
-        assert len({c.destination for c in copies} | {c.source for c in copies}) >= len(copies) + bool(copies)
-        for source, destination in copies:
-            assert source not in {c.destination for c in copies}
-            self.slots[destination * size : (destination + 1) * size] = self.slots[source * size : (source + 1) * size]
-        self.num_copies += len(copies)
         if self.fail_next:
             self.fail_next = False
             raise RuntimeError("the device is gone")
+        self._move(plan.swap_out, self.slots, self.host_slots)
+        self._move(plan.swap_in, self.host_slots, self.slots)
+        self._move(plan.copies, self.slots, self.slots)
         written: set[int] = set()
         for item in plan.scheduled:
             for slot, position in zip(
@@ -63,3 +61,12 @@ class ShadowRunner(ScriptedRunner):
                 expected = tuple(item.sequence.token_ids[: position + 1])
                 assert self.slots[slot] == expected, f"{item.sequence.name} reads a wrong token at {position}"
         return super().execute(launch)
+
+    def _move(self, moves: list, source: list, destination: list) -> None:
+        size, targets = self.block_size, [move.destination for move in moves]
+        assert len(set(targets)) == len(targets), "a block is destination twice in one launch"
+        if source is destination:
+            assert not set(targets) & {move.source for move in moves}, "a block is source and destination of one launch"
+        for move in self._random.sample(moves, len(moves)):
+            content = source[move.source * size : (move.source + 1) * size]
+            destination[move.destination * size : (move.destination + 1) * size] = content
