@@ -24,10 +24,10 @@ def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int,
     """
     if params.temperature == 0:
         return int(logits.argmax())
-    scaled = logits.float() / params.temperature
+    scaled = (logits.float() - logits.max()) / params.temperature  # at most 0: cannot overflow
     if params.top_k:
-        kth_largest = scaled.topk(min(params.top_k, len(scaled))).values[-1]
-        scaled = scaled.masked_fill(scaled < kth_largest, -torch.inf)
+        top = scaled.topk(min(params.top_k, len(scaled)))
+        scaled = torch.full_like(scaled, -torch.inf).scatter(0, top.indices, top.values)
     if params.top_p < 1:
         scaled = _keep_top_p(scaled, params.top_p)
     noise = gumbel_noise(len(scaled), seed, sample_index, position)
