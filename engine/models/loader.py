@@ -84,6 +84,11 @@ def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) ->
         raise ModelError(
             f"the weights in {folder} do not have the shapes that its config.json says: {error}"
         ) from error
+    if loading.unexpected_keys:
+        raise ModelError(
+            f"{folder} has {len(loading.unexpected_keys)} weights that {config.architectures[0]} does not have, "
+            f"the first is {loading.unexpected_keys[0]}: does config.json belong to these weights?"
+        )
     if config.tie_word_embeddings:
         model.lm_head.weight = model.embed_tokens.weight
     _require_complete(model, folder)
