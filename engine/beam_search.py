@@ -43,8 +43,8 @@ class Hypothesis:
 class BeamSearch:
     """State of one request's search.
 
-    `scores[i]` belongs to the i-th running beam, best first; `finished` holds at most beam_width hypotheses, best first.
-    `max_length` is the most tokens a beam may generate.
+    `scores[i]` belongs to the i-th running beam, best first; `finished` holds the best beam_width hypotheses, best
+    first. `max_length` is the most tokens a beam may generate.
     """
 
     params: SamplingParams
@@ -75,23 +75,31 @@ class BeamSearch:
         best = sorted(pool, key=lambda c: -c.score)[: self.num_candidates]
         self.length += 1
         ends = [c.token_id in self.end_token_ids or self.length >= self.max_length for c in best]
-        for continuation, end in zip(best[:width], ends, strict=False):
-            if end:
-                self._finish(continuation, outputs)
+        if self._accepts_more():
+            for continuation, end in zip(best[:width], ends, strict=False):
+                if end:
+                    tokens = [*outputs[continuation.parent], continuation.token_id]
+                    self._keep_best(tokens, continuation.score / self.length**self.params.length_penalty)
         going = [continuation for continuation, end in zip(best, ends, strict=True) if not end][:width]
         self.scores = [continuation.score for continuation in going]
         self._can_improve = self._can_improve and self._improvement_possible()
-        full = len(self.finished) == width
-        self.done = not going or not self._can_improve or (full and self.params.early_stopping is True)
+        self.done = not going or not self._accepts_more()
         return [] if self.done else going
 
-    def _finish(self, continuation: Continuation, outputs: list[list[int]]) -> None:
+    def give_up(self, beam: int, output: list[int]) -> None:
+        """A running beam ended from outside (out of memory, say): what it has counts as finished."""
+        self.finished.append(
+            Hypothesis(output, self.scores.pop(beam) / max(1, len(output)) ** self.params.length_penalty)
+        )
+        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
+        del self.finished[self.params.beam_width :]
+
+    def _accepts_more(self) -> bool:
         full = len(self.finished) == self.params.beam_width
-        if (full and self.params.early_stopping is True) or not self._can_improve:
-            return
-        tokens = [*outputs[continuation.parent], continuation.token_id]
-        score = continuation.score / self.length**self.params.length_penalty
-        self.finished.append(Hypothesis(tokens, score))
+        return self._can_improve and not (full and self.params.early_stopping is True)
+
+    def _keep_best(self, token_ids: list[int], score: float) -> None:
+        self.finished.append(Hypothesis(token_ids, score))
         self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self.params.beam_width :]
 

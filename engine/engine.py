@@ -16,6 +16,7 @@ import torch
 
 from . import events as ev
 from .attention import select_kernels
+from .beam_search import BeamSearch
 from .block_table import blocks_needed
 from .config import EngineConfig
 from .errors import ConfigError, RequestError
@@ -28,6 +29,7 @@ from .output_processor import OutputProcessor, SequenceOutput
 from .policies import load_policy
 from .request import FinishReason, Request, Sequence, request_name
 from .runner import Launch, ModelRunner, Runner
+from .sampler import SequenceResult
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler, StepPlan
 
@@ -99,6 +101,10 @@ class Engine:
         """The model's `transformers` tokenizer; None for a script or a checkpoint without one."""
         return self.loaded.tokenizer if self.loaded else None
 
+    @property
+    def _vocab_size(self) -> int:
+        return self.loaded.config.vocab_size if self.loaded else 1 << 63
+
     # requests
 
     def tokenize(self, prompt: str | list[int]) -> list[int]:
@@ -107,10 +113,9 @@ class Engine:
             if self.tokenizer is None:
                 raise RequestError("this model has no tokenizer: give the prompt as a list of token ids")
             return list(self.tokenizer.encode(prompt))
-        vocab_size = self.loaded.config.vocab_size if self.loaded else 1 << 63
         for token in prompt:
-            if not isinstance(token, int) or not 0 <= token < vocab_size:
-                raise RequestError(f"prompt token {token!r} is not one of the model's {vocab_size} tokens")
+            if not isinstance(token, int) or not 0 <= token < self._vocab_size:
+                raise RequestError(f"prompt token {token!r} is not one of the model's {self._vocab_size} tokens")
         return list(prompt)
 
     def check_request(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
@@ -129,8 +134,16 @@ class Engine:
                 f"the prompt of {length} tokens and its first new token need {needs} blocks, but the pool has "
                 f"{self.manager.pool.num_blocks}: shorten the prompt or raise num_gpu_blocks_override"
             )
-        if params.n > self.config.max_num_seqs:
-            raise RequestError(f"n is {params.n}, but at most {self.config.max_num_seqs} sequences run (max_num_seqs)")
+        if params.most_branches > self.config.max_num_seqs:
+            name = "beam_width" if params.beam_width else "n"
+            raise RequestError(
+                f"{name} is {params.most_branches}, but at most {self.config.max_num_seqs} sequences run (max_num_seqs)"
+            )
+        vocab_size = self._vocab_size
+        named = [*params.logit_bias, *(params.allowed_token_ids or ()), *params.forbidden_token_ids]
+        for token in [*named, *params.stop_token_ids]:
+            if not 0 <= token < vocab_size:
+                raise RequestError(f"token {token} of the sampling parameters is not one of the model's {vocab_size}")
 
     def add_request(
         self,
@@ -162,6 +175,9 @@ class Engine:
             raise
         text = prompt if isinstance(prompt, str) else ""
         request = Request(name, self._num_requests, text, token_ids, params, priority, cache_salt)
+        if params.beam_width:
+            longest = min(params.max_tokens, self.max_model_len - len(token_ids))
+            request.search = BeamSearch(params, self.outputs.end_token_ids(params), longest)
         self._num_requests += 1
         self.requests[name] = request
         first = request.sequences[0]
@@ -226,8 +242,8 @@ class Engine:
         self._plan_started = time.perf_counter_ns()
         return self.scheduler.plan(self.num_steps)
 
-    def launch(self, plan: StepPlan) -> list[list[int]]:
-        """Move data, run the model; returns the tokens drawn for each scheduled sequence."""
+    def launch(self, plan: StepPlan) -> list[SequenceResult]:
+        """Move data, run the model; returns what it said about each scheduled sequence."""
         self._begin(Phase.LAUNCH)
         self._launch_started = time.perf_counter_ns()
         if not plan.scheduled:
@@ -244,7 +260,7 @@ class Engine:
             num_copies=len(plan.copies),
             num_swaps=len(plan.swap_out) + len(plan.swap_in),
         )
-        samples = self.runner.execute(launch)
+        results = self.runner.execute(launch)
         self._launched_event = self.log.emit(
             ev.TokensWritten,
             Why.SCHEDULED,
@@ -253,14 +269,14 @@ class Engine:
             starts=[item.start for item in plan.scheduled],
             counts=[item.num_tokens for item in plan.scheduled],
         )
-        return samples
+        return results
 
-    def commit(self, plan: StepPlan, samples: list[list[int]]) -> list[SequenceOutput]:
+    def commit(self, plan: StepPlan, results: list[SequenceResult]) -> list[SequenceOutput]:
         """Append the tokens, end what has ended."""
         self._begin(Phase.COMMIT)
         started = time.perf_counter_ns()
-        grown = self.scheduler.commit(plan, samples)
-        new = [self.outputs.process(sequence, token) for sequence, token in grown]
+        grown = self.scheduler.commit(plan, results)
+        new = [self.outputs.process(sequence, sample) for sequence, sample in grown]
         if new:
             cause = self.log.emit(
                 ev.TokensGenerated,
@@ -274,9 +290,12 @@ class Engine:
                 output.sequence.last_event = cause
                 if output.finish_reason is not None and output.why_finished is not None:
                     self.scheduler.finish(output.sequence, output.finish_reason, output.why_finished, cause)
-        self._forget([*plan.finished, *(output.sequence for output in new)])
+        searched = {item.sequence.request for item in plan.scheduled if item.sequence.request.search is not None}
+        beams = [self.outputs.process_beams(request) for request in searched if request.is_finished]
+        ended = [sequence for sequence in plan.finished if sequence.request.search is None]
+        self._forget([*plan.finished, *(output.sequence for output in new + beams)])
         self._end_step(plan, started)
-        return self.outputs.process_ended(plan.finished) + new
+        return self.outputs.process_ended(ended) + new + beams
 
     def fail(self, plan: StepPlan, error: Exception) -> list[SequenceOutput]:
         """End the sequences of a plan whose launch failed, and take back what its blocks were said to hold."""

@@ -49,6 +49,7 @@ class Why(StrEnum):
     PREFIX_MISS = "prefix_miss"
     CACHE_OFF = "cache_off"
     PARALLEL_SAMPLING = "parallel_sampling"
+    BEAM_SPLIT = "beam_split"
     NEXT_TOKEN = "next_token"
     PREFILL = "prefill"
     PREFILL_CHUNK = "prefill_chunk"
@@ -74,6 +75,9 @@ class Why(StrEnum):
     SCHEDULED = "scheduled"
     MODEL_OUTPUT = "model_output"
     END_OF_SEQUENCE = "end_of_sequence"
+    STOP_STRING = "stop_string"
+    BEAM_DROPPED = "beam_dropped"
+    BEAM_SEARCH_OVER = "beam_search_over"
     MAX_TOKENS = "max_tokens"
     MAX_MODEL_LEN = "max_model_len"
     USER_HALT = "user_halt"
@@ -146,11 +150,15 @@ class SequenceResumed(Event):
 
 
 class SequenceForked(Event):
-    """`child` continues the tokens of `parent` and shares its blocks (the `BlockShared` events that follow)."""
+    """`child` continues the tokens of `parent` and shares its blocks (the `BlockShared` events that follow).
+
+    With status "preempted" the parent has no blocks to share, and the child waits to be computed.
+    """
 
     request: str
     parent: str
     child: str
+    status: str = "running"
 
 
 class SequenceScheduled(Event):
@@ -289,7 +297,10 @@ class StepPlanned(Event):
 
 
 class StepLaunched(Event):
-    """The moves between the pools, the copies and the model run now, in this order. `grid` is the attention launch per layer, `tile` its keys per tile."""
+    """The moves between the pools, the copies and the model run now, in this order.
+
+    `grid` is the attention launch per layer, `tile` its keys per tile.
+    """
 
     kernel: str
     grid: list[int]

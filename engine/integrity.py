@@ -43,7 +43,8 @@ def check_integrity(engine: Engine) -> None:
     _hold(len(cache.by_hash) == len(cache.by_block), "hash index and block index have the same size")
     for block, sealed in cache.by_block.items():
         _hold(sealed.block == block and cache.by_hash.get(sealed.hash) is sealed, f"hash index agrees on block {block}")
-    swapped = {s.name for s in scheduler.waiting if s.num_computed_tokens}
+    queued = [*scheduler.waiting, *scheduler.parked]
+    swapped = {s.name for s in queued if s.num_computed_tokens}
     _hold(set(manager.tables) == {s.name for s in scheduler.running} | swapped, "running and swapped-out have tables")
     for sequence in scheduler.running:
         _hold(not manager.is_swapped_out(sequence), f"{sequence.name} runs with all its blocks on the device")
@@ -51,7 +52,7 @@ def check_integrity(engine: Engine) -> None:
         needed = blocks_needed(sequence.num_computed_tokens, manager.block_size)
         _hold(covered >= needed, f"the table of {sequence.name} covers its computed tokens")
         _hold(sequence.status is SequenceStatus.RUNNING, f"{sequence.name} is marked running")
-    for sequence in scheduler.waiting:
+    for sequence in queued:
         _hold(sequence.finish_reason is None, f"waiting {sequence.name} has not ended")
 
 
@@ -65,7 +66,8 @@ def check_map(engine: Engine, picture: MemoryMap) -> None:
     _hold(tables == {name: list(t) for name, t in manager.tables.items() if t}, "the map's tables are the manager's")
     _hold(picture.count(BlockState.USED) == sum(c > 0 for c in pool.ref_count), "used blocks are counted alike")
     alive = {name: view for name, view in picture.sequences.items() if view.status != "finished"}
-    own = {s.name: s for s in [*engine.scheduler.running, *engine.scheduler.waiting]}
+    scheduler = engine.scheduler
+    own = {s.name: s for s in [*scheduler.running, *scheduler.waiting, *scheduler.parked]}
     _hold(alive.keys() == own.keys(), "the map knows the same unfinished sequences")
     for name, sequence in own.items():
         view = alive[name]

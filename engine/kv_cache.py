@@ -73,7 +73,7 @@ def num_host_blocks(config: EngineConfig, spec: KVCacheSpec) -> int:
 
 
 class KVCache:
-    """The tensor `kv`, zeroed, on `device`, and `host`, the same for swapped-out blocks: pinned if the device is a GPU."""
+    """The tensor `kv`, zeroed, on `device`, and `host` for swapped-out blocks, pinned if the device is a GPU."""
 
     def __init__(
         self, spec: KVCacheSpec, num_blocks: int, num_host_blocks: int, block_size: int, device: torch.device

@@ -115,11 +115,11 @@ class KVCacheManager:
             self._seal_full_blocks(sequence, start, start + num_tokens, cause)
         return copies
 
-    def fork(self, parent: Sequence, child: Sequence, cause: int) -> None:
+    def fork(self, parent: Sequence, child: Sequence, why: Why, cause: int) -> None:
         """Give `child` a table of its own over all of the parent's blocks, the partial last one included."""
         table = self.tables[child.name] = BlockTable(self.tables[parent.name])
         for index, block in enumerate(table):
-            self.pool.share(block, child.name, index, Why.PARALLEL_SAMPLING, cause)
+            self.pool.share(block, child.name, index, why, cause)
         child.num_computed_tokens = parent.num_computed_tokens
         if parent.name in self._hashes:
             self._hashes[child.name] = list(self._hashes[parent.name])

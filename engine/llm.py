@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from .beam_search import BeamSearch
 from .config import EngineConfig
 from .engine import Engine
 from .errors import RequestError
@@ -26,22 +27,32 @@ Prompt = str | list[int]
 
 @dataclass
 class CompletionOutput:
-    """One answer. `finish_reason` is a `FinishReason`: "stop", "length", "out_of_blocks", "error"."""
+    """One answer. `finish_reason` is a `FinishReason`: "stop", "length", "out_of_blocks", "error".
+
+    `logprobs[i]` belongs to `token_ids[i]`, where asked for. `score` is a beam's.
+    """
 
     index: int
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str = ""
+    logprobs: list[dict[int, float]] | None = None
+    score: float | None = None
 
 
 @dataclass
 class RequestOutput:
-    """A prompt with its answers, `outputs[i]` for i < n. Times in seconds since the call of `generate`."""
+    """A prompt with its answers, `outputs[i]` for i < n, or the finished beams, best first.
+
+    `prompt_logprobs[p]` belongs to the prompt token at position p; None for the first, which nothing predicts. Times in
+    seconds since the call of `generate`.
+    """
 
     request_id: str
     prompt: str
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
+    prompt_logprobs: list[dict[int, float] | None] | None = None
     time_to_first_token: float = 0.0
     time_finished: float = 0.0
 
@@ -100,9 +111,42 @@ class LLM:
                     num_tokens += output.token_id is not None
                     result = results.get(output.sequence.request)
                     if result is not None:
-                        _add(result, output, time.perf_counter() - started)
+                        self._add(result, output, time.perf_counter() - started)
                         bar.advance(task, output.sequence.request.is_finished)
                 bar.update(task, speed=f"{num_tokens / (time.perf_counter() - started):.0f} tokens/s")
+
+    def _add(self, result: RequestOutput, output: SequenceOutput, now: float) -> None:
+        request = output.sequence.request
+        if output.token_id is not None:
+            result.time_to_first_token = result.time_to_first_token or now
+        if request.search is None:
+            answer = result.outputs[output.sequence.sample_index]
+            answer.text += output.text
+            if output.token_id is not None:
+                answer.token_ids.append(output.token_id)
+            if output.logprobs is not None and answer.logprobs is not None:
+                answer.logprobs.append(output.logprobs)
+            answer.finish_reason = output.finish_reason or ""
+        if request.is_finished:
+            result.time_finished = now
+            if request.search is not None:
+                result.outputs = self._beams(request.search)
+            if request.params.prompt_logprobs is not None:
+                positions = range(1, len(request.prompt_token_ids))
+                result.prompt_logprobs = [None, *(request.prompt_logprobs.get(position) for position in positions)]
+
+    def _beams(self, search: BeamSearch) -> list[CompletionOutput]:
+        ends = self.engine.outputs.end_token_ids(search.params)
+        return [
+            CompletionOutput(
+                index=index,
+                text=self.engine.outputs.decode(beam.token_ids),
+                token_ids=beam.token_ids,
+                finish_reason="stop" if beam.token_ids and beam.token_ids[-1] in ends else "length",
+                score=beam.score,
+            )
+            for index, beam in enumerate(search.finished)
+        ]
 
     def _pair(
         self, prompts: Prompt | Collection[Prompt], params: SamplingParams | Collection[SamplingParams] | None
@@ -119,16 +163,6 @@ class LLM:
 
 
 def _result(request: Request) -> RequestOutput:
-    answers = [CompletionOutput(index) for index in range(request.params.n)]
+    asked = request.params.logprobs is not None
+    answers = [CompletionOutput(index, logprobs=[] if asked else None) for index in range(request.params.n)]
     return RequestOutput(request.request_id, request.prompt, request.prompt_token_ids, answers)
-
-
-def _add(result: RequestOutput, output: SequenceOutput, now: float) -> None:
-    answer = result.outputs[output.sequence.sample_index]
-    answer.text += output.text
-    if output.token_id is not None:
-        answer.token_ids.append(output.token_id)
-        result.time_to_first_token = result.time_to_first_token or now
-    if output.finish_reason is not None:
-        answer.finish_reason = output.finish_reason
-        result.time_finished = now

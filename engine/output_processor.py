@@ -5,22 +5,29 @@ from typing import Any
 
 from .detokenizer import Detokenizer
 from .events import Why
-from .request import FinishReason, Sequence
+from .request import FinishReason, Request, Sequence
+from .sampler import Sample
+from .sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """What a step added to one sequence. `finish_reason` is set with its last output; then `token_id` may be None."""
+    """What a step added to one sequence.
+
+    `finish_reason` is set with its last output; then `token_id` may be None. A beam search has one output, at its end,
+    with the text of the best hypothesis.
+    """
 
     sequence: Sequence
     token_id: int | None
     text: str
     finish_reason: FinishReason | None
     why_finished: Why | None = None
+    logprobs: dict[int, float] | None = None
 
 
 class OutputProcessor:
-    """Holds one detokenizer per unfinished sequence.
+    """Holds the text state of each unfinished sequence.
 
     Args:
         tokenizer: a fast `transformers` tokenizer, or None: then every text is empty.
@@ -32,22 +39,45 @@ class OutputProcessor:
         self._tokenizer = tokenizer
         self._eos_token_ids = eos_token_ids
         self._max_model_len = max_model_len
-        self._detokenizers: dict[Sequence, Detokenizer] = {}
+        self._texts: dict[Sequence, StoppableText] = {}
 
-    def process(self, sequence: Sequence, token: int) -> SequenceOutput:
-        """Text and end of a sequence whose newest token is `token`."""
-        reason, why = self._end(sequence, token)
-        text = ""
-        if self._tokenizer is not None:
-            detokenizer = self._detokenizers.setdefault(sequence, Detokenizer(self._tokenizer))
-            text = detokenizer.add(token)
+    def end_token_ids(self, params: SamplingParams) -> frozenset[int]:
+        """The tokens that end a sequence of a request."""
+        own = frozenset() if params.ignore_eos else self._eos_token_ids
+        return own.union(params.stop_token_ids)
+
+    def process(self, sequence: Sequence, sample: Sample) -> SequenceOutput:
+        """Text and end of a sequence whose newest token is `sample`."""
+        params = sequence.request.params
+        if sequence.request.search is not None:  # the search ends its beams itself, and decodes its hypotheses
+            return SequenceOutput(sequence, sample.token_id, self.decode([sample.token_id]), None)
+        text = self._texts.get(sequence)
+        if text is None:
+            text = self._texts[sequence] = StoppableText(self._tokenizer, params)
+        reason, why = self._end(sequence, sample.token_id)
+        generated = sequence.num_tokens - sequence.num_prompt_tokens
+        new = text.add(sample.token_id, heed_stops=generated >= params.min_tokens)
+        if text.stopped:
+            reason, why = FinishReason.STOP, Why.STOP_STRING
         if reason is not None:
-            text += self._rest(sequence)
-        return SequenceOutput(sequence, token, text, reason, why)
+            new += self._rest(sequence)
+        return SequenceOutput(sequence, sample.token_id, new, reason, why, sample.logprobs)
 
     def process_ended(self, sequences: list[Sequence]) -> list[SequenceOutput]:
         """The last outputs of sequences that ended without a new token, with the text still held back."""
         return [SequenceOutput(sequence, None, self._rest(sequence), sequence.finish_reason) for sequence in sequences]
+
+    def process_beams(self, request: Request) -> SequenceOutput:
+        """The one output of a beam search that is over."""
+        assert request.search is not None
+        best = request.search.finished[0].token_ids
+        ended = best and best[-1] in self.end_token_ids(request.params)
+        reason = FinishReason.STOP if ended else FinishReason.LENGTH
+        return SequenceOutput(request.sequences[0], None, self.decode(best), reason)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of finished output tokens."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True)) if self._tokenizer else ""
 
     def token_texts(self, token_ids: list[int]) -> list[str]:
         """The text that each token of a prompt adds, special tokens included."""
@@ -59,16 +89,63 @@ class OutputProcessor:
         return texts
 
     def _rest(self, sequence: Sequence) -> str:
-        detokenizer = self._detokenizers.pop(sequence, None)
-        return detokenizer.finish() if detokenizer else ""
+        text = self._texts.pop(sequence, None)
+        return text.finish() if text else ""
 
     def _end(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, Why | None]:
         params = sequence.request.params
-        is_eos = token in self._eos_token_ids and not params.ignore_eos
-        if is_eos or token in params.stop_token_ids:
+        if token in self.end_token_ids(params):
             return FinishReason.STOP, Why.END_OF_SEQUENCE
         if sequence.num_tokens - sequence.num_prompt_tokens >= params.max_tokens:
             return FinishReason.LENGTH, Why.MAX_TOKENS
         if sequence.num_tokens >= self._max_model_len:
             return FinishReason.LENGTH, Why.MAX_MODEL_LEN
         return None, None
+
+
+class StoppableText:
+    """Streams the text of one sequence up to the first stop string.
+
+    A stop string may arrive in pieces, so as much text as could be the beginning of one is held back:
+
+        stop "END"    streamed "The "    held "E"    then "ND" -> stopped; then "gine" -> "Engine" is streamed
+    """
+
+    def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
+        self._stop = params.stop
+        self._include = params.include_stop_str_in_output
+        self._held = ""
+        self.stopped = False
+
+    def add(self, token_id: int, heed_stops: bool) -> str:
+        """The text that can be streamed now. Sets `stopped` when a stop string is complete."""
+        if self._detokenizer is None:
+            return ""
+        return self._release(self._detokenizer.add(token_id), heed_stops)
+
+    def finish(self) -> str:
+        """The rest, up to a stop string in it; nothing after one that ended the text."""
+        if self._detokenizer is None or self.stopped:
+            return ""
+        text = self._release(self._detokenizer.finish(), heed_stops=True)
+        return text if self.stopped else text + self._held
+
+    def _release(self, new: str, heed_stops: bool) -> str:
+        text = self._held + new
+        if not heed_stops:
+            self._held = ""
+            return text
+        found = [(text.find(stop), stop) for stop in self._stop if stop in text]
+        if found:
+            self.stopped = True
+            start, stop = min(found)
+            return text[: start + len(stop) * self._include]
+        keep = max((_overlap(text, stop) for stop in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

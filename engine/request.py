@@ -13,6 +13,7 @@ the scheduler closes the gap, a chunk of a prompt or a single new token at a tim
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .beam_search import BeamSearch, Candidate
 from .sampling_params import SamplingParams
 
 
@@ -26,13 +27,17 @@ class SequenceStatus(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended. `stop`, `length` and `abort` are OpenAI's and vLLM's words."""
+    """Why a sequence ended. `stop`, `length` and `abort` are OpenAI's and vLLM's words.
+
+    `beam`: its request's beam search went on, or ended, without it; the answers are the request's hypotheses.
+    """
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     OUT_OF_BLOCKS = "out_of_blocks"
     ERROR = "error"
+    BEAM = "beam"
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +45,7 @@ class Sequence:
     """One branch of a request.
 
     `name` is "A.0": the request and the sample index. `last_event` is the `seq` of the newest event about it, the cause
-    of what comes next.
+    of what comes next. `candidates` are a beam's, until all beams of its request have theirs.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Sequence:
     status: SequenceStatus = SequenceStatus.WAITING
     finish_reason: FinishReason | None = None
     last_event: int = -1
+    candidates: list[Candidate] = field(default_factory=list)
 
     @property
     def num_tokens(self) -> int:
@@ -64,14 +70,23 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
+    def reads_no_cache(self) -> bool:
+        """Whether the logits of all prompt positions are wanted, so that none may come from the prefix cache."""
+        wanted = self.request.params.prompt_logprobs is not None
+        return wanted and len(self.request.prompt_logprobs) < self.num_prompt_tokens - 1
+
+    @property
     def output_token_ids(self) -> list[int]:
         """The generated tokens."""
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
     def num_branches(self) -> int:
-        """Sequences that this one stands for: its request's `n` until the first token forks it, then 1."""
-        return 1 if len(self.request.sequences) > 1 else self.request.params.n
+        """Sequences that this one may stand for: those its request has yet to fork from it, and itself."""
+        request = self.request
+        if request.search is not None:
+            return request.params.beam_width - len(request.beams) + 1 if self is request.beams[0] else 1
+        return 1 if len(request.sequences) > 1 else request.params.n
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +95,8 @@ class Request:
 
     `arrival` counts requests from 0 in the order of their submission. A smaller `priority` is more urgent. Requests
     share cached prefixes only under the same `cache_salt`. `num_preemptions` counts how often this one had to give its
-    blocks back. `waits_since` is the step in which it was submitted.
+    blocks back. `waits_since` is the step in which it was submitted. With beam search, `search` decides and
+    `beams` are the running ones, in its order. `prompt_logprobs` is by position.
     """
 
     request_id: str
@@ -93,10 +109,14 @@ class Request:
     sequences: list[Sequence] = field(default_factory=list)
     num_preemptions: int = 0
     waits_since: int = 0
+    prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
+    search: BeamSearch | None = None
+    beams: list[Sequence] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         first = Sequence(f"{self.request_id}.0", self, 0, list(self.prompt_token_ids), len(self.prompt_token_ids))
         self.sequences.append(first)
+        self.beams.append(first)
 
     @property
     def is_finished(self) -> bool:

@@ -5,8 +5,8 @@
     A 14 tokens from 0   ---->     positions  [16]       ---->                ---->  one list per scheduled
     B  1 token  from 74            AttentionMetadata                                 sequence
 
-Data moves in one order: swap-out, swap-in, copies, then each layer writes its keys and values and attends. No block is source and
-destination of one launch, or destination twice; the scheduler's plans keep to that.
+Data moves in one order: swap-out, swap-in, copies, then each layer writes its keys and values and attends. No block is
+source and destination of one launch, or destination twice; the scheduler's plans keep to that.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,11 @@ import torch
 
 from .attention import AttentionMetadata
 from .kv_cache import KVCache
+from .logits_processors import adjust
 from .models.loader import LoadedModel
 from .request import Sequence
-from .sampler import sample
-from .scheduler import StepPlan
+from .sampler import Sample, SequenceResult, sample, top_candidates, top_logprobs
+from .scheduler import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)
@@ -41,8 +42,8 @@ class Runner(Protocol):
         """Lay out the batch; nothing is computed or moved yet."""
         ...
 
-    def execute(self, launch: Launch) -> list[list[int]]:
-        """Move, compute, sample: for each scheduled sequence its `num_samples` next tokens."""
+    def execute(self, launch: Launch) -> list[SequenceResult]:
+        """Move, compute, sample: one result for each scheduled sequence."""
         ...
 
 
@@ -101,7 +102,7 @@ class ModelRunner:
             launch=launch,
             grid=grid,
         )
-        wanted = [end - 1 for item, end in zip(items, ends, strict=True) if item.num_samples]
+        wanted = [row for item, end in zip(items, ends, strict=True) for row in range(end - _num_logits(item), end)]
         batch = Batch(
             self._tensor(token_ids, torch.int64),
             self._tensor(positions, torch.int64),
@@ -111,17 +112,19 @@ class ModelRunner:
         return Launch(plan, grid, launch.tile if launch else 0, batch)
 
     @torch.inference_mode()
-    def execute(self, launch: Launch) -> list[list[int]]:
+    def execute(self, launch: Launch) -> list[SequenceResult]:
         """One forward pass over the flat batch."""
         batch: Batch = launch.batch
         self._move_blocks(launch.plan)
         model = self.loaded.model
         hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
-        logits = iter(model.logits(hidden[batch.logit_rows]).float().unbind())
-        return [
-            self._sample(next(logits), item.sequence, item.num_samples) if item.num_samples else []
-            for item in launch.plan.scheduled
-        ]
+        logits = model.logits(hidden[batch.logit_rows]).float()
+        results, row = [], 0
+        for item in launch.plan.scheduled:
+            count = _num_logits(item)
+            results.append(self._result(item, logits[row : row + count]))
+            row += count
+        return results
 
     def _move_blocks(self, plan: StepPlan) -> None:
         kv, host = self.cache.kv, self.cache.host
@@ -130,11 +133,37 @@ class ModelRunner:
                 ids = torch.tensor(moves, dtype=torch.int64, device=self._device).T.contiguous()
                 self.loaded.attention.kernels.move_blocks(source, destination, ids[0], ids[1])
 
-    def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[int]:
-        request = sequence.request
-        seed = self._seed + request.arrival if request.params.seed is None else request.params.seed
-        indices = range(sequence.sample_index, sequence.sample_index + num_samples)
-        return [sample(logits, request.params, seed, index, sequence.num_tokens) for index in indices]
+    def _result(self, item: ScheduledSequence, logits: torch.Tensor) -> SequenceResult:
+        """From the logits of one sequence's last tokens: all that were computed, or the very last, or none."""
+        sequence, params = item.sequence, item.sequence.request.params
+        result = SequenceResult()
+        if params.prompt_logprobs is not None:
+            for position, row in zip(range(item.start + 1, sequence.num_prompt_tokens), logits, strict=False):
+                token = sequence.token_ids[position]
+                result.prompt_logprobs[position] = top_logprobs(row, params.prompt_logprobs, token)
+        if item.num_samples:
+            last, search = logits[-1], sequence.request.search
+            if search is not None:
+                result.candidates = top_candidates(self._adjusted(last, sequence), search.num_candidates)
+            else:
+                result.samples = self._sample(last, sequence, item.num_samples)
+        return result
+
+    def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[Sample]:
+        request, params = sequence.request, sequence.request.params
+        seed = self._seed + request.arrival if params.seed is None else params.seed
+        adjusted = self._adjusted(logits, sequence)
+        samples = []
+        for index in range(sequence.sample_index, sequence.sample_index + num_samples):
+            token = sample(adjusted, params, seed, index, sequence.num_tokens)
+            asked = params.logprobs is not None
+            samples.append(Sample(token, top_logprobs(logits, params.logprobs or 0, token) if asked else None))
+        return samples
+
+    def _adjusted(self, logits: torch.Tensor, sequence: Sequence) -> torch.Tensor:
+        params, eos = sequence.request.params, self.loaded.eos_token_ids
+        prompt, output = sequence.request.prompt_token_ids, sequence.output_token_ids
+        return adjust(logits, params, prompt, output, eos.union(params.stop_token_ids))
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(array).to(device=self._device, dtype=dtype)
@@ -153,9 +182,21 @@ class ScriptedRunner:
         """There is nothing to lay out."""
         return Launch(plan, [])
 
-    def execute(self, launch: Launch) -> list[list[int]]:
+    def execute(self, launch: Launch) -> list[SequenceResult]:
         """Ask the script."""
         return [
-            [self._next_token(item.sequence, item.sequence.sample_index + k) for k in range(item.num_samples)]
+            SequenceResult(
+                [
+                    Sample(self._next_token(item.sequence, item.sequence.sample_index + branch))
+                    for branch in range(item.num_samples)
+                ]
+            )
             for item in launch.plan.scheduled
         ]
+
+
+def _num_logits(item: ScheduledSequence) -> int:
+    """How many of the sequence's last computed tokens have their logits wanted."""
+    if item.sequence.request.params.prompt_logprobs is not None and item.start < item.sequence.num_prompt_tokens:
+        return item.num_tokens
+    return 1 if item.num_samples else 0

@@ -7,12 +7,14 @@ generator state to carry through a preemption or a fork, and a sequence draws th
     logits -> logits_processors.adjust -> / temperature -> min-p, top-k, top-p -> + noise -> largest
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .beam_search import Candidate
 from .sampling_params import SamplingParams
 
 
@@ -21,6 +23,19 @@ class Sample(NamedTuple):
 
     token_id: int
     logprobs: dict[int, float] | None = None
+
+
+@dataclass(slots=True)
+class SequenceResult:
+    """What the model said about one scheduled sequence.
+
+    `samples` are the next tokens, one per branch; a beam has `candidates` instead. `prompt_logprobs[p]` belongs to the
+    prompt token at position p, where asked for.
+    """
+
+    samples: list[Sample] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:
@@ -61,6 +76,12 @@ def top_logprobs(logits: Tensor, count: int, token_id: int) -> dict[int, float]:
     top = logprobs.topk(min(count, len(logprobs)))
     found = dict(zip(top.indices.tolist(), top.values.tolist(), strict=True))
     return found if token_id in found else found | {token_id: float(logprobs[token_id])}
+
+
+def top_candidates(logits: Tensor, count: int) -> list[Candidate]:
+    """The `count` likeliest tokens with their log-probabilities, likeliest first."""
+    top = logits.float().log_softmax(dim=-1).topk(min(count, len(logits)))
+    return [Candidate(*pair) for pair in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
 
 
 def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:

@@ -72,7 +72,9 @@ class SamplingParams:
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 (all tokens) to 1")
         _require(1 <= self.n <= 64, "n", self.n, "1 to 64")
         _require(self.seed is None or 0 <= self.seed < 1 << 63, "seed", self.seed, "0 to 2**63 - 1, or None")
-        _require(0 < self.repetition_penalty <= 10, "repetition_penalty", self.repetition_penalty, "above 0, at most 10")
+        _require(
+            0 < self.repetition_penalty <= 10, "repetition_penalty", self.repetition_penalty, "above 0, at most 10"
+        )
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "-2 to 2")
         for token, bias in self.logit_bias.items():
@@ -85,7 +87,9 @@ class SamplingParams:
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _require(value is None or 0 <= value <= 20, name, value, "0 to 20, or None")
-        _require(self.beam_width == 0 or 2 <= self.beam_width <= 32, "beam_width", self.beam_width, "0 (off) or 2 to 32")
+        _require(
+            self.beam_width == 0 or 2 <= self.beam_width <= 32, "beam_width", self.beam_width, "0 (off) or 2 to 32"
+        )
         _require(not (self.beam_width and self.n > 1), "n", self.n, "1 when beam_width is set")
         _require(not (self.beam_width and self.stop), "stop", self.stop, "nothing when beam_width is set")
         _require(-10 <= self.length_penalty <= 10, "length_penalty", self.length_penalty, "-10 to 10")

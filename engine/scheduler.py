@@ -24,13 +24,15 @@ from .events import Why
 from .kv_cache_manager import BlockCopy, KVCacheManager
 from .policies import AdmissionView, Policy, VictimView
 from .request import FinishReason, Request, Sequence, SequenceStatus
+from .sampler import Sample, SequenceResult
 
 
 @dataclass(slots=True)
 class ScheduledSequence:
     """Compute `num_tokens` tokens of `sequence` from position `start`, then draw `num_samples` next tokens.
 
-    `num_samples` is 0 while the prompt is not finished, `n` on the step that finishes it, 1 afterwards. `block_table`
+    `num_samples` is 0 while the prompt is not finished, `n` on the step that finishes it, 1 afterwards; for a beam it
+    is not 0 when candidates are wanted. `block_table`
     is the sequence's own table, not a copy.
     """
 
@@ -68,11 +70,16 @@ class Obstacle:
 
 
 class Scheduler:
-    """Owns the queues. `running` and `waiting` hold sequences; a finished one is in neither."""
+    """Owns the queues, which hold sequences; a finished one is in none.
+
+    `running` have their blocks; `waiting` are to run, in order; `parked` are preempted beams that need nothing computed
+    until their search has heard from the other beams.
+    """
 
     def __init__(self, config: EngineConfig, manager: KVCacheManager, policy: Policy, log: EventLog) -> None:
         self.running: dict[Sequence, None] = {}
         self.waiting: deque[Sequence] = deque()
+        self.parked: dict[Sequence, None] = {}
         self.manager = manager
         self._policy = policy
         self._log = log
@@ -113,28 +120,38 @@ class Scheduler:
         for sequence in sorted(self.running, key=lambda s: s.num_uncomputed_tokens > 1):
             if plan.num_tokens == self._budget:
                 break
+            if sequence.num_uncomputed_tokens == 0:  # a beam that waits for the others
+                continue
             num_tokens = min(sequence.num_uncomputed_tokens, self._budget - plan.num_tokens)
             if sequence in self.running and self._make_room(sequence, num_tokens, planned, plan):
                 self._schedule(sequence, num_tokens, plan)
                 planned.add(sequence.request)
         obstacle = self._admit_waiting(plan)
+        if not (plan.scheduled or plan.finished or plan.num_preempted) and self.running:
+            # Nothing but beams that wait for one of the waiting, which finds no room: park the last of them.
+            self._preempt(list(self.running)[-1:], self.waiting[0], obstacle.view.needs, plan)
         self._emit_plan(plan, obstacle)
         return plan
 
-    def commit(self, plan: StepPlan, samples: list[list[int]]) -> list[tuple[Sequence, int]]:
-        """Count the planned tokens as computed and append the sampled ones, forking where a prompt has n answers.
+    def commit(self, plan: StepPlan, results: list[SequenceResult]) -> list[tuple[Sequence, Sample]]:
+        """Count the planned tokens as computed and append the new ones, forking where an answer branches.
 
-        `samples[i]` are the tokens drawn for `plan.scheduled[i]`. Returns each sequence that grew with its new token.
+        `results[i]` belongs to `plan.scheduled[i]`. Returns each sequence that grew with its new token.
         """
-        grown: list[tuple[Sequence, int]] = []
-        for item, tokens in zip(plan.scheduled, samples, strict=True):
-            sequence = item.sequence
+        grown: list[tuple[Sequence, Sample]] = []
+        for item, result in zip(plan.scheduled, results, strict=True):
+            sequence, request = item.sequence, item.sequence.request
             sequence.num_computed_tokens = item.start + item.num_tokens
-            branches = [sequence, *(self._fork(sequence, index) for index in range(1, len(tokens)))]
-            for branch, token in zip(branches, tokens, strict=False):
-                grown.append((branch, token))
-        for sequence, token in grown:
-            sequence.token_ids.append(token)
+            request.prompt_logprobs |= result.prompt_logprobs
+            if result.candidates:
+                sequence.candidates = result.candidates
+                if all(beam.candidates for beam in request.beams):
+                    grown += self._advance_beams(request)
+            elif result.samples:
+                rest = [self._fork(sequence, Why.PARALLEL_SAMPLING) for _ in result.samples[1:]]
+                grown += zip([sequence, *rest], result.samples, strict=True)
+        for sequence, sample in grown:
+            sequence.token_ids.append(sample.token_id)
         return grown
 
     def fail(self, plan: StepPlan, cause: int) -> list[Sequence]:
@@ -142,10 +159,13 @@ class Scheduler:
         self.manager.unseal_step(cause)
         for sequence in plan.swapped_out:
             self._drop_blocks(sequence, sequence, 0, cause)
-        failed = [item.sequence for item in plan.scheduled]
+        failed: dict[Sequence, None] = {}
+        for item in plan.scheduled:  # a beam search cannot go on without one of its beams
+            search = item.sequence.request.search
+            failed |= dict.fromkeys([item.sequence] if search is None else item.sequence.request.beams)
         for sequence in failed:
             self.finish(sequence, FinishReason.ERROR, Why.STEP_FAILED, cause)
-        return failed
+        return list(failed)
 
     def finish(self, sequence: Sequence, reason: FinishReason, why: Why, cause: int) -> None:
         """End a sequence in whatever state it is, and give its blocks back."""
@@ -153,9 +173,38 @@ class Scheduler:
         sequence.last_event = self._log.emit(ev.SequenceFinished, why, cause, sequence=sequence.name, reason=reason)
         if sequence in self.running:
             del self.running[sequence]
+        elif sequence in self.parked:
+            del self.parked[sequence]
         else:
             self.waiting.remove(sequence)
         self.manager.free(sequence, Why.SEQUENCE_FINISHED, sequence.last_event)
+        search, beams = sequence.request.search, sequence.request.beams
+        if search is not None and sequence in beams and reason is not FinishReason.BEAM:
+            search.give_up(beams.index(sequence), sequence.output_token_ids)
+            beams.remove(sequence)
+
+    def _advance_beams(self, request: Request) -> list[tuple[Sequence, Sample]]:
+        """All beams have their candidates: fork those that split, drop those that lost, at once."""
+        search, beams = request.search, request.beams
+        assert search is not None
+        continuations = search.advance([beam.candidates for beam in beams], [beam.output_token_ids for beam in beams])
+        taken: set[int] = set()
+        going: list[tuple[Sequence, Sample]] = []
+        for parent, token_id, _ in continuations:
+            beam = self._fork(beams[parent], Why.BEAM_SPLIT) if parent in taken else beams[parent]
+            taken.add(parent)
+            going.append((beam, Sample(token_id)))
+        why = Why.BEAM_SEARCH_OVER if search.done else Why.BEAM_DROPPED
+        for index, beam in enumerate(beams):
+            beam.candidates = []
+            if index not in taken:
+                self.finish(beam, FinishReason.BEAM, why, beam.last_event)
+        request.beams = [beam for beam, _ in going]
+        for beam in request.beams:
+            if beam in self.parked:
+                del self.parked[beam]
+                self.waiting.appendleft(beam)
+        return going
 
     def _schedule(self, sequence: Sequence, num_tokens: int, plan: StepPlan) -> None:
         start, rest = sequence.num_computed_tokens, sequence.num_uncomputed_tokens - num_tokens
@@ -236,13 +285,17 @@ class Scheduler:
                 plan.swapped_out.append(victim)
             else:
                 self.manager.free(victim, Why.PREEMPTED, cause)
-            self.waiting.appendleft(victim)
+            if victim.candidates:
+                self.parked[victim] = None
+            else:
+                self.waiting.appendleft(victim)
         request.num_preemptions += 1
         plan.num_preempted += 1
 
     def _drop_a_waiting_table(self, sequence: Sequence, needs: int) -> bool:
         """The last resort: take the shared blocks that a swapped-out sequence still holds; it is computed again."""
-        holders = [s for s in self.waiting if s.name in self.manager.tables and s is not sequence]
+        queued = [*self.parked, *self.waiting]
+        holders = [s for s in queued if s.name in self.manager.tables and s is not sequence]
         if holders:
             self._drop_blocks(holders[-1], sequence, needs, sequence.last_event)
         return bool(holders)
@@ -292,7 +345,7 @@ class Scheduler:
                 plan.finished.append(sequence)
                 continue
             swapped = sequence.name in self.manager.tables
-            prefix = [] if swapped else self.manager.find_cached_prefix(sequence)
+            prefix = [] if swapped or sequence.reads_no_cache else self.manager.find_cached_prefix(sequence)
             view = AdmissionView(
                 needs=self.manager.blocks_to_swap_in(sequence) if swapped else total - len(prefix),
                 free=self.manager.free_after_sharing(prefix),
@@ -343,27 +396,32 @@ class Scheduler:
         size, tables = self.manager.block_size, self.manager.tables
         return sum(blocks_needed(s.num_tokens, size) - len(tables[s.name]) for s in self.running)
 
-    def _fork(self, parent: Sequence, sample_index: int) -> Sequence:
+    def _fork(self, parent: Sequence, why: Why) -> Sequence:
         request = parent.request
         child = Sequence(
-            name=f"{request.request_id}.{sample_index}",
+            name=f"{request.request_id}.{len(request.sequences)}",
             request=request,
-            sample_index=sample_index,
+            sample_index=len(request.sequences),
             token_ids=list(parent.token_ids),
             num_prompt_tokens=parent.num_prompt_tokens,
-            status=SequenceStatus.RUNNING,
         )
+        running = parent in self.running
+        child.status = SequenceStatus.RUNNING if running else SequenceStatus.PREEMPTED
         child.last_event = self._log.emit(
             ev.SequenceForked,
-            Why.PARALLEL_SAMPLING,
+            why,
             parent.last_event,
             request=request.request_id,
             parent=parent.name,
             child=child.name,
+            status=child.status,
         )
-        self.manager.fork(parent, child, child.last_event)
         request.sequences.append(child)
-        self.running[child] = None
+        if running:
+            self.manager.fork(parent, child, why, child.last_event)
+            self.running[child] = None
+        else:  # a preempted beam has no blocks to share: its fork is computed from the start
+            self.waiting.appendleft(child)
         return child
 
     def _emit_plan(self, plan: StepPlan, obstacle: Obstacle) -> None:

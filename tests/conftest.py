@@ -8,7 +8,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 
-
 FAST_FIRST = ["engine", "kernels", "viz", "browser"]
 
 

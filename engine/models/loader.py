@@ -79,11 +79,16 @@ def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) ->
     with torch.device("meta"):
         model = LlamaModel(config, attention)
     try:
-        model.load_state_dict(_fuse(_read_weights(folder), config, torch_dtype), strict=False, assign=True)
+        loading = model.load_state_dict(_fuse(_read_weights(folder), config, torch_dtype), strict=False, assign=True)
     except RuntimeError as error:
         raise ModelError(
             f"the weights in {folder} do not have the shapes that its config.json says: {error}"
         ) from error
+    if loading.unexpected_keys:
+        raise ModelError(
+            f"{folder} has {len(loading.unexpected_keys)} weights that {config.architectures[0]} does not have, "
+            f"the first is {loading.unexpected_keys[0]}: does config.json belong to these weights?"
+        )
     if config.tie_word_embeddings:
         model.lm_head.weight = model.embed_tokens.weight
     _require_complete(model, folder)
@@ -117,6 +122,14 @@ def find_checkpoint(name: str) -> Path:
         raise ModelError(f"{name!r} is no folder here and could not be fetched from the hub: {error}") from error
 
 
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text())
+    except (ValueError, OSError) as error:
+        raise ModelError(f"{file} cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
 def _read_config(folder: Path) -> PretrainedConfig:
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} has no config.json: is it a checkpoint in Hugging Face format?")
@@ -129,6 +142,10 @@ def _read_config(folder: Path) -> PretrainedConfig:
         raise ModelError(f"architecture {architecture} is not supported; supported are {', '.join(ARCHITECTURES)}")
     if config.hidden_act != "silu":
         raise ModelError(f"hidden_act {config.hidden_act!r} is not supported; supported is 'silu'")
+    if getattr(config, "quantization_config", None):
+        raise ModelError(f"{folder} is quantized, which is not supported: use the checkpoint with plain weights")
+    if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1:
+        raise ModelError("a partial_rotary_factor other than 1 is not supported")
     rope_type = config.rope_parameters["rope_type"]
     if rope_type not in ROPE_TYPES:
         raise ModelError(f"rope_type {rope_type!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
@@ -151,7 +168,7 @@ def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     files = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        files = [folder / name for name in sorted(set(_read_json(index).get("weight_map", {}).values()))]
     if not files:
         raise ModelError(f"{folder} has no *.safetensors: convert the checkpoint with save_pretrained")
     for file in files:
@@ -170,6 +187,8 @@ def _fuse(weights: Iterator[tuple[str, Tensor]], config: PretrainedConfig, dtype
     state: dict[str, Tensor] = {}
     parts: dict[str, dict[int, Tensor]] = {}
     for key, tensor in weights:
+        if key.endswith("rotary_emb.inv_freq") or (key == "lm_head.weight" and config.tie_word_embeddings):
+            continue  # derived from the config; a copy of the embedding
         path = key.removeprefix("model.").split(".")
         tensor = tensor.to(dtype)
         if len(path) >= 2 and path[-2] in FUSED:
@@ -178,6 +197,8 @@ def _fuse(weights: Iterator[tuple[str, Tensor]], config: PretrainedConfig, dtype
         else:
             state[".".join(path)] = tensor
     for key, by_position in parts.items():
+        if len(by_position) < (3 if "qkv_proj" in key else 2):
+            continue  # reported as missing
         state[key] = torch.cat([by_position[position] for position in sorted(by_position)])
     return state
 
@@ -189,14 +210,17 @@ def _require_complete(model: LlamaModel, folder: Path) -> None:
 
 
 def _read_tokenizer(folder: Path) -> Any:
+    """None if the checkpoint has none: it then serves token ids."""
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        return None
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except Exception:  # a checkpoint without tokenizer serves token ids
-        return None
+    except Exception as error:  # AutoTokenizer raises whatever a strange file makes it raise
+        raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
 
 
 def _eos_token_ids(folder: Path, config: PretrainedConfig) -> frozenset[int]:
     file = folder / "generation_config.json"
-    eos = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+    eos = _read_json(file).get("eos_token_id") if file.is_file() else None
     eos = config.eos_token_id if eos is None else eos
     return frozenset() if eos is None else frozenset([eos] if isinstance(eos, int) else eos)

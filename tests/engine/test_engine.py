@@ -15,9 +15,9 @@ def test_a_step_is_plan_launch_commit() -> None:
     plan = engine.plan()
     assert [(item.sequence.name, item.start, item.num_tokens) for item in plan.scheduled] == [("A.0", 0, 3)]
     assert request.sequences[0].num_computed_tokens == 0, "planned is not computed"
-    samples = engine.launch(plan)
-    assert samples == [[3]]
-    outputs = engine.commit(plan, samples)
+    results = engine.launch(plan)
+    assert [sample.token_id for result in results for sample in result.samples] == [3]
+    outputs = engine.commit(plan, results)
     assert [output.token_id for output in outputs] == [3]
     assert request.sequences[0].num_computed_tokens == 3
     phases = [event.phase for event in engine.log.read(0) or []]
@@ -98,7 +98,7 @@ def test_sampling_params_name_the_value_and_the_allowed_range(params: dict, mess
         ({"max_num_batched_tokens": 8}, r"max_num_batched_tokens is 8, allowed is at least max_num_seqs \(64\)"),
         ({"kernel": "cuda"}, "kernel is 'cuda', allowed is auto or triton or torch"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
-        ({"swap_space": 4}, "swap_space is 4, allowed is 0: this version preempts by recomputation"),
+        ({"swap_space": -1}, "swap_space is -1, allowed is 0 to 1024 GiB"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2, allowed is 1: this version runs on a single device"),
         ({"watermark": 1}, "watermark is 1"),
     ],

@@ -125,7 +125,7 @@ def test_stop_ends_the_thread_and_every_stream() -> None:
 
 def test_an_engine_that_breaks_down_says_so_and_hangs_nobody() -> None:
     loop = EngineLoop(scripted_engine()).start()
-    loop.engine.scheduler.plan = lambda: 1 / 0  # type: ignore[method-assign]
+    loop.engine.scheduler.plan = lambda step: 1 / 0  # type: ignore[method-assign]
     outputs = list(loop.stream([1], SamplingParams()))
     assert [output.finish_reason for output in outputs] == ["error"]
     with pytest.raises(RequestError, match="the engine has stopped: division by zero"):

@@ -48,10 +48,15 @@ class RandomRun(RuleBasedStateMachine):
         prompt=st.lists(st.integers(0, 1), min_size=1, max_size=20),
         max_tokens=st.integers(1, 24),
         n=st.integers(1, 4),
+        beams=st.booleans(),
     )
-    def submit(self, prompt: list[int], max_tokens: int, n: int) -> None:
+    def submit(self, prompt: list[int], max_tokens: int, n: int, beams: bool) -> None:
+        if beams and n > 1:
+            params = SamplingParams(max_tokens=max_tokens, beam_width=n, stop_token_ids=(7, 8), early_stopping=n == 2)
+        else:
+            params = SamplingParams(max_tokens=max_tokens, temperature=0, n=n)
         try:
-            self.engine.add_request(prompt, SamplingParams(max_tokens=max_tokens, temperature=0, n=n))
+            self.engine.add_request(prompt, params)
         except RequestError as error:
             assert "blocks" in str(error)
 
@@ -92,7 +97,7 @@ class RandomRun(RuleBasedStateMachine):
         self.check()
         assert self.engine.manager.pool.num_free == self.engine.manager.pool.num_blocks
         assert self.engine.manager.host_pool.num_free == self.engine.manager.host_pool.num_blocks
-        assert not self.engine.requests and not self.engine.outputs._detokenizers
+        assert not self.engine.requests and not self.engine.outputs._texts
         fired.update(self.picture.totals)
 
 

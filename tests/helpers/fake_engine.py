@@ -434,6 +434,7 @@ class FakeLoop:
         self.engine = FakeEngine(random.Random(seed), num_blocks, block_size, budget=64)
         self.engine.failure_rate = 0.0
         self.steps_per_second: float | None = 5.0
+        self.failure: Exception | None = None
         self.halted = False
         self.stopped = threading.Event()
         self._lock = threading.Lock()

@@ -4,8 +4,10 @@ import random
 from typing import Any
 
 from pagelens.engine import Engine, EngineConfig
+from pagelens.engine.beam_search import Candidate
 from pagelens.engine.request import Sequence
 from pagelens.engine.runner import Launch, ScriptedRunner
+from pagelens.engine.sampler import SequenceResult
 
 
 def counting_token(sequence: Sequence, sample_index: int) -> int:
@@ -37,7 +39,7 @@ class ShadowRunner(ScriptedRunner):
         self.fail_next = False
         self._random = random.Random(seed)
 
-    def execute(self, launch: Launch) -> list[list[int]]:
+    def execute(self, launch: Launch) -> list[SequenceResult]:
         plan, size = launch.plan, self.block_size
         if self.fail_next:
             self.fail_next = False
@@ -60,7 +62,11 @@ class ShadowRunner(ScriptedRunner):
             for position, slot in enumerate(item.block_table.slots(0, end, size).tolist()):
                 expected = tuple(item.sequence.token_ids[: position + 1])
                 assert self.slots[slot] == expected, f"{item.sequence.name} reads a wrong token at {position}"
-        return super().execute(launch)
+        return [
+            SequenceResult(candidates=_candidates(item.sequence)) if wants_candidates else result
+            for item, result in zip(plan.scheduled, super().execute(launch), strict=True)
+            for wants_candidates in [bool(item.num_samples and item.sequence.request.search is not None)]
+        ]
 
     def _move(self, moves: list, source: list, destination: list) -> None:
         size, targets = self.block_size, [move.destination for move in moves]
@@ -70,3 +76,12 @@ class ShadowRunner(ScriptedRunner):
         for move in self._random.sample(moves, len(moves)):
             content = source[move.source * size : (move.source + 1) * size]
             destination[move.destination * size : (move.destination + 1) * size] = content
+
+
+def _candidates(sequence: Sequence) -> list[Candidate]:
+    """Continuations of a beam that depend on all of its tokens, as a model's would."""
+    search = sequence.request.search
+    assert search is not None
+    generator = random.Random(repr(sequence.token_ids))
+    tokens = generator.sample(range(50), min(50, search.num_candidates))
+    return [Candidate(token, -generator.random() - 0.1 * rank) for rank, token in enumerate(tokens)]
