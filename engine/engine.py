@@ -246,7 +246,7 @@ class Engine:
         """Move data, run the model; returns what it said about each scheduled sequence."""
         self._begin(Phase.LAUNCH)
         self._launch_started = time.perf_counter_ns()
-        if not plan.scheduled:
+        if not (plan.scheduled or plan.swap_out):
             return []
         launch: Launch = self.runner.prepare(plan)
         cause = self.log.emit(

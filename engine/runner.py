@@ -78,6 +78,8 @@ class ModelRunner:
     def prepare(self, plan: StepPlan) -> Launch:
         """Flatten the plan: all sequences' tokens one after the other, tables padded to the longest."""
         items = plan.scheduled
+        if not items:
+            return Launch(plan, [])
         token_ids = np.concatenate(
             [item.sequence.token_ids[item.start : item.start + item.num_tokens] for item in items]
         )
@@ -114,8 +116,10 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, launch: Launch) -> list[SequenceResult]:
         """One forward pass over the flat batch."""
-        batch: Batch = launch.batch
         self._move_blocks(launch.plan)
+        if launch.batch is None:
+            return []
+        batch: Batch = launch.batch
         model = self.loaded.model
         hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
         logits = model.logits(hidden[batch.logit_rows]).float()
