@@ -1,0 +1,152 @@
+"""The page's own logic beside the reducer: sentences, the choice of the headline, what a block holds."""
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from chromium import Browser
+from fake_engine import random_run
+from scripted import scripted_engine
+
+from pagelens.engine import events as ev
+from pagelens.engine.event_log import EventLog, LogHeader
+from pagelens.engine.kvtrace import encode_event
+from pagelens.engine.sampling_params import SamplingParams
+from pagelens.viz.app import STATIC
+
+pytestmark = pytest.mark.browser
+
+Evaluate = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def evaluate(chromium: Browser) -> Iterator[Evaluate]:
+    page = chromium.new_page()
+    for name in ("memory_map", "block_view", "run_state", "sentences"):
+        page.add_script_tag(path=str(STATIC / f"{name}.js"))
+    yield page.evaluate
+    page.close()
+
+
+def events_of(log: EventLog) -> list[dict[str, Any]]:
+    return [json.loads(encode_event(event)) for event in log.read(0) or []]
+
+
+def snapshot(num_blocks: int, block_size: int, run: str = "r") -> str:
+    return (
+        f"{{type: 'snapshot', header: {{run: '{run}'}}, map: {{...MemoryMap.empty({num_blocks}, {block_size})}}, "
+        "recent: [], loop: {steps_per_second: null, failure: null}}"
+    )
+
+
+def test_every_kind_of_event_has_a_sentence_without_holes(evaluate: Evaluate) -> None:
+    told: dict[str, str] = {}
+    for seed in (94, 148):
+        log = random_run(random.Random(seed), 14).log
+        log.emit(ev.EngineHalted, "user_halt", after=ev.Phase.COMMIT)
+        log.emit(ev.EngineContinued, "user_run")
+        tell = f"""events => {{
+            const state = new RunState();
+            state.receive({snapshot(log.header.num_blocks, log.header.block_size)});
+            const told = {{}};
+            state.receive({{type: "events", run: "r", events}}, event => {{
+                const {{ title, text }} = sentenceOf(event, state);
+                told[event.kind] = `${{title}}. ${{text}} ${{reasonOf(event, state)}}`;
+            }});
+            return told;
+        }}"""
+        told |= evaluate(tell, events_of(log))
+    assert set(told) == set(ev.EVENT_TYPES)
+    for kind, sentence in told.items():
+        assert not any(hole in sentence for hole in ("undefined", "null", "NaN", "[object")), f"{kind}: {sentence}"
+
+
+def test_the_headline_is_the_most_telling_event_of_the_newest_step(evaluate: Evaluate) -> None:
+    engine = scripted_engine(num_blocks=16, block_size=4)
+    engine.add_request([1] * 6, SamplingParams(max_tokens=8, n=3))
+    engine.step()
+    engine.step()
+    told = evaluate(
+        f"""events => {{
+            const state = new RunState();
+            const headline = new Headline();
+            state.receive({snapshot(16, 4)});
+            state.receive({{type: "events", run: "r", events}}, event => headline.note(event, state));
+            return headline.current(0, true);
+        }}""",
+        events_of(engine.log),
+    )
+    assert told["kind"] == "BlockCopied"
+    assert told["alike"] == 1
+    assert told["text"].startswith("A.0 writes position 6 into block 1, which A.1 and A.2 still read.")
+    assert "shared block ← A.0 computes 1 token from position 6 on" in told["why"]
+
+
+def test_a_headline_stays_long_enough_to_be_read(evaluate: Evaluate) -> None:
+    shown = evaluate(
+        """() => {
+            const headline = new Headline();
+            const say = (rank, title) => { headline.best = { rank, title, text: "", why: "", alike: 0 }; };
+            const seen = [];
+            say(66, "finished"); seen.push(headline.current(0, false).title);
+            say(20, "plan"); seen.push(headline.current(1000, false).title);
+            say(90, "copy"); seen.push(headline.current(1100, false).title);
+            say(20, "plan"); seen.push(headline.current(3700, false).title);
+            say(66, "finished"); seen.push(headline.current(3701, true).title);
+            return seen;
+        }"""
+    )
+    assert shown == ["finished", "finished", "copy", "plan", "finished"]
+
+
+def test_a_viewer_skips_what_it_has_and_what_belongs_to_another_run(evaluate: Evaluate) -> None:
+    log = random_run(random.Random(94), 14).log
+    seqs = evaluate(
+        f"""events => {{
+            const state = new RunState();
+            state.receive({snapshot(log.header.num_blocks, log.header.block_size)});
+            const seqs = [];
+            const receive = (run, some) => {{
+                state.receive({{type: "events", run, events: some}});
+                seqs.push(state.map.seq);
+            }};
+            receive("r", events.slice(0, 20));
+            receive("r", events.slice(10, 30));
+            receive("other", events.slice(30, 40));
+            try {{ receive("r", events.slice(35)); }} catch (error) {{ seqs.push(error.message); }}
+            return [...seqs, state.event(25).seq, state.event(-1) ?? null];
+        }}""",
+        events_of(log),
+    )
+    assert seqs == [19, 29, 29, "event 35 does not follow event 29", 25, None]
+
+
+def test_a_block_tells_its_fill_and_its_tokens(evaluate: Evaluate) -> None:
+    log = EventLog(LogHeader(num_blocks=4, block_size=4))
+    texts = list("abcdef")
+    log.emit(
+        ev.RequestArrived, "", request="A", sequence="A.0", prompt_token_ids=[1, 2, 3, 4, 5, 6], prompt_texts=texts
+    )
+    log.emit(ev.SequenceAdmitted, "", sequence="A.0", num_computed_tokens=5)
+    log.emit(ev.SequenceScheduled, "", sequence="A.0", start=5, num_tokens=1)
+    for index, block in enumerate((3, 2)):
+        log.emit(ev.BlockAllocated, "", sequence="A.0", block=block, index=index, ref_count=1, state=ev.BlockState.USED)
+    block = evaluate(
+        """events => {
+            const map = MemoryMap.empty(4, 4);
+            for (const event of events) map.apply(event);
+            const { filled, planned, sealed, ...described } = describeBlock(map, 2, holdersOfBlocks(map));
+            const texts = textsInBlock(map, { filled, planned, ...described });
+            return { filled, planned, sealed, texts, counts: countStates(map) };
+        }""",
+        events_of(log),
+    )
+    assert block == {
+        "filled": 1,
+        "planned": 1,
+        "sealed": False,
+        "texts": ["e", "f"],
+        "counts": {"used": 2, "cached": 0, "blank": 2},
+    }

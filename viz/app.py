@@ -1,0 +1,155 @@
+"""The app: Gradio holds the page, our routes feed it, uvicorn serves both.
+
+`gr.HTML` carries a constant template; what moves is drawn by the scripts of `static/` from the event stream, so no
+Gradio event, queue or session takes part in the live view.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import socket
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from pagelens.engine.errors import PagelensError
+
+from .routes import page_routes
+from .stream import EventStream
+
+if TYPE_CHECKING:
+    from pagelens.engine.engine_loop import EngineLoop
+
+SCRIPTS = (
+    "elements.js",
+    "memory_map.js",
+    "block_view.js",
+    "run_state.js",
+    "feed.js",
+    "connection.js",
+    "selection.js",
+    "sentences.js",
+    "glyphs.js",
+    "legend.js",
+    "block_map.js",
+    "block_detail.js",
+    "chips.js",
+    "status_words.js",
+    "tables.js",
+    "controls.js",
+    "about.js",
+    "page.js",
+)
+STATIC = Path(__file__).parent / "static"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def build_app(loop: "EngineLoop", allowed_hosts: tuple[str, ...] = ()) -> FastAPI:
+    """The page and its routes on one app.
+
+    `allowed_hosts` are the names under which it answers (none given: any), so that a foreign name that resolves to this
+    machine cannot reach it.
+    """
+    app = FastAPI(title="Pagelens", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.stream = EventStream(loop)
+    if allowed_hosts:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False)
+    app.mount("/pagelens/static", StaticFiles(directory=STATIC))
+    app.include_router(page_routes(loop, app.state.stream))
+    gr.mount_gradio_app(
+        app, _page(), path="/", ssr_mode=False, footer_links=[], run_history=False, theme=_theme(), show_error=False
+    )
+    return app
+
+
+def serve(loop: "EngineLoop", host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False) -> None:
+    """Start the loop and serve the page until Ctrl-C.
+
+    Raises PagelensError if the port is taken or the address is not this machine's.
+    """
+    listener = _listen(host, port)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    app = build_app(loop, LOOPBACK if host in LOOPBACK else ())
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3)
+    loop.start()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            PageServer(config, url, open_browser).run(sockets=[listener])
+    finally:
+        loop.stop()
+
+
+class PageServer(uvicorn.Server):
+    """Says where the page is once it is up, and ends the endless streams first when it stops."""
+
+    def __init__(self, config: uvicorn.Config, url: str = "", open_browser: bool = False) -> None:
+        super().__init__(config)
+        self._url = url
+        self._open_browser = open_browser
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start to serve, then tell the user."""
+        await super().startup(sockets)
+        if self.started and self._url:
+            print(f"Pagelens is at {self._url} (Ctrl-C stops it)", flush=True)
+            if self._open_browser:
+                webbrowser.open(self._url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the event streams: uvicorn waits for every open response."""
+        app: Any = self.config.app
+        app.state.stream.close()
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    if os.name == "posix":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PagelensError(
+                f"port {port} on {host} is in use, perhaps by another Pagelens: "
+                f"stop that one, or choose a port with --port {port + 1}"
+            ) from None
+        raise PagelensError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    return listener
+
+
+def _page() -> gr.Blocks:
+    version = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))).hexdigest()[:12]
+    tags = [f'<link rel="stylesheet" href="/pagelens/static/pagelens.css?v={version}">']
+    tags += [f'<script src="/pagelens/static/{name}?v={version}"></script>' for name in SCRIPTS]
+    with gr.Blocks(title="Pagelens", analytics_enabled=False, fill_width=True) as page:
+        with gr.Tab("Live"):
+            gr.HTML(
+                html_template=(STATIC / "live.html").read_text(encoding="utf-8"),
+                head="\n".join(tags),
+                js_on_load=f'Pagelens.startLive(element, "{version}")',
+                apply_default_css=False,
+            )
+        with gr.Tab("About this engine"):
+            gr.HTML(
+                html_template='<div class="pagelens"></div>',
+                js_on_load=f'Pagelens.startAbout(element, "{version}")',
+                apply_default_css=False,
+            )
+    return page
+
+
+def _theme() -> gr.themes.Base:
+    fonts = ["system-ui", "Segoe UI", "Noto Sans", "DejaVu Sans", "sans-serif"]
+    mono = ["ui-monospace", "Cascadia Mono", "DejaVu Sans Mono", "monospace"]
+    theme = gr.themes.Default(primary_hue="amber", neutral_hue="slate", font=fonts, font_mono=mono)
+    return theme.set(color_accent="#c2710c", body_background_fill="#f6f7f9", body_background_fill_dark="#0d1116")

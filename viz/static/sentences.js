@@ -1,0 +1,181 @@
+// Each event as one plain sentence with its reason, and the choice of the one that a viewer should read.
+
+/** How much an event tells: the highest of a step becomes the headline; 0 never does. */
+const TELLING = {
+  StepFailed: 100, BlockCopied: 90, RequestPreempted: 85, BlockEvicted: 80, SequenceResumed: 72, SequenceForked: 70,
+  PrefixLookup: 68, SequenceFinished: 66, RequestAborted: 64, RequestRejected: 64, SequenceAdmitted: 60,
+  RequestArrived: 50, BlockAllocated: 40, StepPlanned: 20,
+};
+
+function telling(event) {
+  if (event.kind === "PrefixLookup" && event.hit_blocks === 0) return 0;
+  if (event.kind === "StepPlanned" && event.sequences.length === 0 && !event.blocked) return 0;
+  return TELLING[event.kind] ?? 0;
+}
+
+const SENTENCES = {
+  RequestArrived: (e, map) => ["Arrived", `${e.request} wants ${count(e.max_tokens, "token")} after a prompt of `
+    + `${e.prompt_token_ids.length}, which needs ${count(blocksFor(e.prompt_token_ids.length, map), "block")}. `
+    + "It waits to be admitted."],
+  RequestRejected: e => ["Refused", e.message],
+  RequestAborted: e => ["Aborted", `${e.request} was withdrawn by its user; its blocks are free for others.`],
+  PrefixLookup: e => ["Prefix hit", `The first ${e.hit_tokens} of ${e.sequence}'s ${e.num_tokens} tokens lie in `
+    + `${count(e.hit_blocks, "cached block")}: ${e.sequence} points there, and computes only the other `
+    + `${e.num_tokens - e.hit_tokens}.`],
+  SequenceAdmitted: e => ["Admitted", `${e.sequence} runs from now on: its blocks fit beside those of the others.`
+    + (e.num_computed_tokens ? ` ${e.num_computed_tokens} of its tokens come from the prefix cache.` : "")],
+  SequenceResumed: e => ["Resumed", `${e.sequence} runs again after its preemption. `
+    + (e.num_computed_tokens
+      ? `${count(e.num_computed_tokens, "token")} survived in the cache; the rest is computed anew.`
+      : "Nothing of it survived in the cache, so all its tokens are computed anew.")],
+  SequenceForked: (e, map) => ["Fork", `${e.child} continues ${e.parent} and shares its `
+    + `${count(map.sequences[e.parent]?.table.length ?? 0, "block")}; nothing is copied until one of them writes.`],
+  SequenceScheduled: e => ["Scheduled", `${e.sequence} computes ${count(e.num_tokens, "token")} from position `
+    + `${e.start} on.`],
+  BlockAllocated: (e, map) => ["New block", `${e.sequence} needs room for position ${e.index * map.block_size}: `
+    + `block ${e.block} becomes its logical block ${e.index}.`],
+  BlockShared: e => ["Shared", `Block ${e.block} already holds the right tokens: it becomes logical block ${e.index} of `
+    + `${e.sequence} too (${e.ref_count} tables hold it).`],
+  BlockReleased: e => ["Released", `${e.sequence} lets go of block ${e.block}; `
+    + (e.ref_count ? `${e.ref_count} other${e.ref_count === 1 ? " holds" : "s hold"} it still.` : `it is ${e.state} now.`)],
+  BlockSealed: e => ["Sealed", `Block ${e.block} is full: whoever begins with the same tokens finds it by its hash.`],
+  BlockUnsealed: e => ["Unsealed", `Block ${e.block} was to be filled by a step that failed; nobody may find it.`],
+  BlockEvicted: e => ["Eviction", `Cached block ${e.block} gives up its tokens: no blank block was left, and `
+    + (e.why === "least_recently_used" ? "of the cached ones it was not used for the longest time." : "the policy chose it.")],
+  BlockCopied: (e, map, state) => ["Copy-on-write", `${e.sequence} writes${atPosition(e, state)} into block ${e.source}, `
+    + `which ${othersHolding(e, map, state)}. So the engine copies block ${e.source} to ${e.destination} first and points `
+    + `${e.sequence} there.`],
+  RequestPreempted: e => ["Preemption", `${e.request} gives all its blocks back and waits: ${e.for_sequence} needs `
+    + `${count(e.needs, "block")} and ${e.free} ${e.free === 1 ? "is" : "are"} free. What ${e.request} had computed will be `
+    + "computed again."],
+  StepPlanned: e => [`Step ${e.step}`, `${count(e.sequences.length, "sequence")} `
+    + `${e.sequences.length === 1 ? "computes" : "compute"} ${count(sum(e.num_tokens), "token")} of at most ${e.budget}.`
+    + (e.blocked ? ` ${count(e.num_waiting, "request")} ${e.num_waiting === 1 ? "waits" : "wait"}.` : "")],
+  StepLaunched: e => ["Launched", `The model computes ${count(e.num_tokens, "token")} on the ${e.kernel} kernel.`],
+  TokensWritten: e => ["Written", `Keys and values of ${count(sum(e.counts), "token")} lie in their slots.`],
+  TokensGenerated: e => ["Generated", `${count(e.sequences.length, "new token")}.`],
+  SequenceFinished: (e, map) => ["Finished", `${e.sequence} ends ${finishWords(e, map)}. Its blocks are free again; the full `
+    + "ones stay cached until their room is needed."],
+  StepCommitted: e => ["Step over", `It took ${((e.plan_ns + e.launch_ns + e.commit_ns) / 1e6).toFixed(0)} ms.`],
+  StepFailed: e => ["Step failed", `${e.error}. Its sequences end; all others go on.`],
+  EngineHalted: e => ["Halted", `The engine stands still after ${e.after}; what you send waits.`],
+  EngineContinued: e => ["Continued", e.why === "user_step" ? "The engine takes one step." : "The engine runs on."],
+};
+
+/** {title, text} of one event. */
+function sentenceOf(event, state) {
+  const write = SENTENCES[event.kind];
+  const [title, text] = write ? write(event, state.map, state) : [event.kind, "This page does not know such an event."];
+  return { title, text };
+}
+
+/** Why, and what it follows from: "shared block ← A.2 computes 1 token from position 74 on". */
+function reasonOf(event, state) {
+  const parts = [event.why.replaceAll("_", " ")];
+  let cause = event.kind === "StepPlanned" ? undefined : state.event(event.cause);
+  while (cause && parts.length < 4) {
+    parts.push(inShort(cause));
+    cause = cause.kind === "TokensGenerated" ? undefined : state.event(cause.cause);
+  }
+  return parts.join(" ← ");
+}
+
+const SHORT = {
+  RequestArrived: e => `${e.request} arrived`,
+  SequenceAdmitted: e => `${e.sequence} was admitted`,
+  SequenceResumed: e => `${e.sequence} was resumed`,
+  SequenceForked: e => `${e.child} was forked from ${e.parent}`,
+  SequenceScheduled: e => `${e.sequence} computes ${count(e.num_tokens, "token")} from position ${e.start} on`,
+  RequestPreempted: e => `${e.request} was preempted for ${e.for_sequence}`,
+  BlockCopied: e => `block ${e.source} was copied to ${e.destination}`,
+  StepPlanned: e => `step ${e.step} was planned`,
+  StepLaunched: e => `step ${e.step} was launched`,
+  TokensGenerated: e => `step ${e.step} generated its token`,
+  SequenceFinished: e => `${e.sequence} finished`,
+};
+
+function inShort(event) {
+  return SHORT[event.kind]?.(event) ?? `${event.kind} in step ${event.step}`;
+}
+
+const NOTHING_YET = {
+  rank: 0, title: "Nothing has happened yet", text: "Send a prompt and watch where its keys and values go.",
+  why: "", alike: 0,
+};
+
+/** Chooses what to show: the most telling event of the newest step, held long enough to be read. */
+class Headline {
+  constructor() {
+    this.step = -1;
+    this.best = null; // of the newest step: {rank, kind, title, text, why, alike}
+    this.shown = NOTHING_YET;
+    this.shownAt = -Infinity;
+  }
+
+  /** Take note of an event, put into words while the map is as the event left it. */
+  note(event, state) {
+    const rank = telling(event);
+    if (rank === 0) return;
+    if (event.step !== this.step) Object.assign(this, { step: event.step, best: null });
+    if (this.best && rank <= this.best.rank) {
+      if (event.kind === this.best.kind) this.best.alike++;
+      return;
+    }
+    const why = `step ${event.step} · event ${event.seq} · why: ${reasonOf(event, state)}`;
+    this.best = { rank, kind: event.kind, ...sentenceOf(event, state), why, alike: 0 };
+  }
+
+  /** What to show at time `now` (ms); the newest at once while the engine is halted. */
+  current(now, halted) {
+    const patience = this.shown.rank >= 60 ? 2500 : 600;
+    const isDue = halted || now - this.shownAt > patience || this.best?.rank > this.shown.rank;
+    if (this.best && this.best !== this.shown && isDue) {
+      this.shown = this.best;
+      this.shownAt = now;
+    }
+    return this.shown;
+  }
+}
+
+function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+function blocksFor(tokens, map) {
+  return Math.ceil(tokens / map.block_size);
+}
+
+function sum(numbers) {
+  return numbers.reduce((total, number) => total + number, 0);
+}
+
+function atPosition(event, state) {
+  const scheduled = state.event(event.cause);
+  return scheduled?.kind === "SequenceScheduled" ? ` position ${scheduled.start}` : "";
+}
+
+/** Who else holds the source of a copy: by name where the map still shows it, else their number. */
+function othersHolding(event, map, state) {
+  const names = Object.values(map.sequences)
+    .filter(view => view.sequence !== event.sequence && view.table.includes(event.source))
+    .map(view => view.sequence);
+  const released = state.event(event.seq + 1);
+  const others = released?.kind === "BlockReleased" ? released.ref_count : names.length;
+  const who = names.length !== others ? count(others, "other table")
+    : others > 3 ? `${names.slice(0, 2).join(", ")} and ${others - 2} more`
+      : names.join(", ").replace(/, ([^,]*)$/, " and $1");
+  return `${who} still ${others === 1 ? "reads" : "read"}`;
+}
+
+const FINISH_WORDS = {
+  stop: "with an end token", length: "at its limit of tokens", abort: "because it was withdrawn",
+  out_of_blocks: "because the whole pool is too small for it", error: "because its step failed",
+};
+
+function finishWords(event, map) {
+  const view = map.sequences[event.sequence];
+  const tokens = view ? ` after ${count(view.token_ids.length - view.num_prompt_tokens, "new token")}` : "";
+  const words = event.why === "max_model_len" ? "at max_model_len, the longest that the model can read"
+    : FINISH_WORDS[event.reason] ?? `(${event.reason})`;
+  return words + tokens;
+}
