@@ -287,7 +287,6 @@ class Engine:
                 texts=[output.text for output in new],
             )
             for output in new:
-                output.sequence.last_event = cause
                 if output.finish_reason is not None and output.why_finished is not None:
                     self.scheduler.finish(output.sequence, output.finish_reason, output.why_finished, cause)
         searched = {item.sequence.request for item in plan.scheduled if item.sequence.request.search is not None}

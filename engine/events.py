@@ -4,10 +4,11 @@ An event is a fact that has happened, with *resulting* values (`ref_count=3`, ne
 assigns. `MemoryMap` rebuilds everything a viewer shows from them; nothing else carries state out of the engine.
 
     seq   step  phase   why              cause
-    9724  31    plan    shared_block     9723    BlockCopied 6 -> 25 for A.2
+    9725  31    plan    shared_block     9723    BlockCopied 6 -> 25 for A.2
+    9724  31    plan    shared_block     9723    BlockAllocated 25 for A.2
                                          |
-    9723  31    plan    next_token       9701    SequenceScheduled A.2: 1 token from position 74
-                                                 ... and so on back to RequestArrived
+    9723  31    plan    next_token       9688    SequenceScheduled A.2: 1 token from position 74
+                                                 ... and so on, A.2's own events only, back to RequestArrived
 
 On the wire an event is a JSON object with named fields and its type in `kind`. Fields only ever grow, with
 defaults; a reader skips a kind that it does not know and says so.
@@ -47,7 +48,6 @@ class Why(StrEnum):
     FITS = "fits"
     PREFIX_HIT = "prefix_hit"
     PREFIX_MISS = "prefix_miss"
-    CACHE_OFF = "cache_off"
     PARALLEL_SAMPLING = "parallel_sampling"
     BEAM_SPLIT = "beam_split"
     NEXT_TOKEN = "next_token"

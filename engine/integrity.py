@@ -17,8 +17,8 @@ class IntegrityError(AssertionError):
 def check_integrity(engine: Engine) -> None:
     """Raise IntegrityError, naming the first invariant that does not hold.
 
-    blank + cached + used = total; ref_count = entries in all tables; no free block in a table; a table covers its
-    sequence's computed tokens; hash index and blocks agree; no token that is to be written lies in a shared block.
+    blank + cached + used = total; ref_count = entries in all tables, on the device and on the host; no free block in a
+    table; a table covers its sequence's computed tokens; hash index and blocks agree.
     """
     manager, scheduler = engine.manager, engine.scheduler
     pool = manager.pool

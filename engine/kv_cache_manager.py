@@ -19,7 +19,7 @@ from .block_pool import BlockPool
 from .block_table import BlockTable, blocks_needed, on_host
 from .event_log import EventLog
 from .events import Why
-from .policies import DefaultPolicy, Policy
+from .policies import Policy
 from .prefix_cache import PrefixCache, chain_hash, salt_hash
 from .request import Sequence
 
@@ -240,12 +240,13 @@ class KVCacheManager:
     def _evict(self, cause: int) -> None:
         cached = self.pool.cached.keys()
         block = self._policy.choose_eviction(cached)
-        why = Why.LEAST_RECENTLY_USED if isinstance(self._policy, DefaultPolicy) else Why.POLICY
+        oldest = next(iter(cached))
         if block not in cached:
             warnings.warn(
                 f"the policy chose to evict block {block}, which is not cached; the oldest goes", stacklevel=2
             )
-            block, why = next(iter(cached)), Why.LEAST_RECENTLY_USED
+            block = oldest
+        why = Why.LEAST_RECENTLY_USED if block == oldest else Why.POLICY
         self.pool.evict(block, self.cache.forget(block).hash, why, cause)
 
     def _seal_full_blocks(self, sequence: Sequence, start: int, end: int, cause: int) -> None:

@@ -54,7 +54,7 @@ class Policy(Protocol):
     """The three decisions of the engine that can be argued about."""
 
     def admit(self, view: AdmissionView) -> bool:
-        """Whether the first waiting sequence starts now."""
+        """Whether the first waiting sequence starts now; asked only if it fits and something else runs."""
         ...
 
     def choose_victim(self, candidates: Sequence[VictimView]) -> str:

@@ -56,6 +56,8 @@ class PrefixCache:
             sealed = self.by_hash.get(hashes[index])
             if sealed is None or sealed.token_ids != token_ids[index * size : (index + 1) * size]:
                 break
+            if found and sealed.parent != found[-1].hash:
+                break
             found.append(sealed)
         return found
 

@@ -1,9 +1,9 @@
 """Runner: carries out a step's plan. ModelRunner with a model, ScriptedRunner without tensors.
 
-    StepPlan                       flat batch                      logits            samples
-    moves, copies                  token_ids  [16]                 [3, vocab]        [[tok], [tok, tok], []]
-    A 14 tokens from 0   ---->     positions  [16]       ---->                ---->  one list per scheduled
-    B  1 token  from 74            AttentionMetadata                                 sequence
+    StepPlan                       flat batch                      logits            results
+    moves, copies                  token_ids  [15]                 [2, vocab]        one per scheduled
+    A 14 tokens from 0   ---->     positions  [15]       ---->     (last rows) ---->  sequence: tokens,
+    B  1 token  from 74            AttentionMetadata                                  or a beam's candidates
 
 Data moves in one order: swap-out, swap-in, copies, then each layer writes its keys and values and attends. No block is
 source and destination of one launch, or destination twice; the scheduler's plans keep to that.
@@ -155,7 +155,8 @@ class ModelRunner:
 
     def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[Sample]:
         request, params = sequence.request, sequence.request.params
-        seed = self._seed + request.arrival if params.seed is None else params.seed
+        # 128 bits: a request's own seed in the low half, or the engine's with the request's number in the high one.
+        seed = self._seed | (request.arrival + 1) << 64 if params.seed is None else params.seed
         adjusted = self._adjusted(logits, sequence)
         samples = []
         for index in range(sequence.sample_index, sequence.sample_index + num_samples):

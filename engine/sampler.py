@@ -44,7 +44,7 @@ def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int,
     Args:
         logits: [vocab_size], any float dtype, on any device.
         params: temperature 0 takes the largest logit (the first of equals).
-        seed: of the request.
+        seed: of the request, up to 128 bits.
         sample_index: which of the request's n samples.
         position: of the token to be drawn, counted from the start of the prompt.
     """

@@ -4,7 +4,7 @@ One rule, no phases. Every sequence has tokens whose keys and values are not in 
 some sequences a number of them to compute. A prompt, a chunk of one, a single new token, what a prefix hit left over
 and what a preemption threw away are all the same.
 
-    running   A 1 of 1   C 1 of 1   B 14 of 200        budget 16 tokens: those that need one token first
+    running   B 1 of 1   C 1 of 1   A 14 of 200        budget 16 tokens: those that need one token first
     waiting   D, E                                     admitted only if budget, blocks and sequence slots are left,
                                                        and only in a plan in which nothing was preempted
 
@@ -12,6 +12,7 @@ Continuous batching: Orca (OSDI 2022); chunked prefill: Sarathi-Serve (OSDI 2024
 recomputation: PagedAttention paper (SOSP 2023), section 4.5; one token count instead of phases: vLLM's v1 scheduler.
 """
 
+import math
 import warnings
 from collections import deque
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class Scheduler:
         self._log = log
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
-        self._watermark = max(1, round(config.watermark * manager.pool.num_blocks))
+        self._watermark = math.ceil(config.watermark * manager.pool.num_blocks)
         self._max_preemptions = config.max_preemptions
         self._by_priority = config.scheduling_policy == "priority"
         self._aging_steps = config.priority_aging_steps
@@ -429,7 +430,6 @@ class Scheduler:
         plan.event = self._log.emit(
             ev.StepPlanned,
             obstacle.why,
-            plan.scheduled[-1].sequence.last_event if plan.scheduled else -1,
             sequences=[item.sequence.name for item in plan.scheduled],
             num_tokens=[item.num_tokens for item in plan.scheduled],
             budget=self._budget,

@@ -78,9 +78,9 @@ const REDUCERS = {
     const parent = map.sequences[e.parent];
     const lane = map.freeLane();
     map.sequences[e.child] = {
-      ...parent, sequence: e.child, request: e.request, lane, status: "running",
+      ...parent, sequence: e.child, request: e.request, lane, status: e.status ?? "running",
       token_ids: [...parent.token_ids], texts: [...parent.texts], table: [], parent: e.parent, reason: "",
-      last_event: e.seq,
+      num_computed_tokens: (e.status ?? "running") === "running" ? parent.num_computed_tokens : 0, last_event: e.seq,
     };
   },
   SequenceAdmitted: startRunning,
@@ -112,10 +112,15 @@ const REDUCERS = {
   },
   BlockCopied(map, e) { map.pending_copies.push([e.source, e.destination]); },
   RequestPreempted(map, e) {
-    for (const name of e.sequences) {
-      Object.assign(map.sequences[name], { status: "preempted", num_computed_tokens: 0, last_event: e.seq });
-    }
+    e.sequences.forEach((name, i) => {
+      const computed = e.num_computed_tokens?.[i] ?? 0;
+      Object.assign(map.sequences[name], { status: "preempted", num_computed_tokens: computed, last_event: e.seq });
+    });
   },
+  BlocksSwappedOut(map, e) {
+    e.indices.forEach((index, i) => { map.sequences[e.sequence].table[index] = -1 - e.host_blocks[i]; });
+  },
+  HostBlocksFreed(map, e) { map.sequences[e.sequence].table = []; },
   StepPlanned(map, e) {
     map.blocked = !e.blocked ? null : {
       sequence: e.blocked, why: e.why, needs: e.needs ?? 0, free: e.free ?? 0,
@@ -143,7 +148,7 @@ const REDUCERS = {
   StepFailed: endStep,
   EngineHalted(map, e) { map.halted_after = e.after; },
   EngineContinued(map) { map.halted_after = ""; },
-  RequestRejected() {}, RequestAborted() {}, PrefixLookup() {}, // known, and change nothing
+  RequestRejected() {}, RequestAborted() {}, PrefixLookup() {}, BlocksSwappedIn() {}, // known, and change nothing
 };
 
 if (typeof module !== "undefined") module.exports = { MemoryMap };
