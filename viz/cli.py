@@ -36,6 +36,7 @@ Kernel = Annotated[str, typer.Option(help="auto, triton or torch.")]
 BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
 Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
 MaxModelLen = Annotated[int | None, typer.Option(help="Most tokens of a sequence, prompt and output together.")]
+SwapSpace = Annotated[float, typer.Option(help="GiB of host memory for preempted sequences; 0 computes them again.")]
 Seed = Annotated[int, typer.Option(help="From which requests derive their seeds.")]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
@@ -74,6 +75,7 @@ def serve_app(
     max_model_len: MaxModelLen = None,
     max_num_seqs: Annotated[int, typer.Option(help="Most sequences running at once.")] = 16,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens computed in one step.")] = 128,
+    swap_space: SwapSpace = 0,
     seed: Seed = 0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
@@ -90,6 +92,7 @@ def serve_app(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            swap_space=swap_space,
             seed=seed,
         )
         serve(EngineLoop(Engine(config)), host=host, port=port)
@@ -145,6 +148,7 @@ def record(
     kernel: Kernel = "auto",
     block_size: BlockSize = 16,
     num_gpu_blocks: Blocks = 64,
+    swap_space: SwapSpace = 0,
     seed: Seed = 0,
 ) -> None:
     """Run prompts and record every event. Without --prompt: eight mixed requests."""
@@ -153,7 +157,12 @@ def record(
             raise PagelensError(f"cannot record to {to}: there is no folder {to.parent}, create it first")
         engine = Engine(
             EngineConfig(
-                model=model, kernel=kernel, block_size=block_size, num_gpu_blocks_override=num_gpu_blocks, seed=seed
+                model=model,
+                kernel=kernel,
+                block_size=block_size,
+                num_gpu_blocks_override=num_gpu_blocks,
+                swap_space=swap_space,
+                seed=seed,
             )
         )
         with TraceWriter(to, engine.log) as writer:

@@ -15,6 +15,7 @@ function chipLooks(map, view, holders, theme) {
 
 function chipLook(map, view, index, holders, theme) {
   const block = view.table[index];
+  if (block < 0) return hostLook(-1 - block, index);
   const described = describeBlock(map, block, holders);
   const filled = filledSlots(map, view, index);
   const percent = (100 * filled) / map.block_size;
@@ -30,8 +31,14 @@ function chipLook(map, view, index, holders, theme) {
   };
 }
 
+/** A swapped-out entry: a block of the host pool, which no cell of the map shows. */
+function hostLook(hostBlock, index) {
+  return { host: `h${hostBlock}`, title: `logical ${index} → block ${hostBlock} of the host pool: swapped out` };
+}
+
 function makeChip(look) {
   if (typeof look === "string") return make("span", "gap", {}, look);
+  if (look.host) return make("span", "chip host", { title: look.title }, look.host);
   const { block, shared, background, title } = look;
   const classes = shared ? "chip shared" : "chip";
   const chip = make("button", classes, { type: "button", "data-block": block, title }, String(block));
