@@ -93,7 +93,8 @@ class Inspection:
         entries = [0] * picture.num_blocks
         for view in picture.sequences.values():
             for block in view.table:
-                entries[block] += 1
+                if block >= 0:  # a negative entry is a block of the host pool
+                    entries[block] += 1
         for block, (count, state) in enumerate(zip(picture.ref_count, picture.state, strict=True)):
             if count != entries[block]:
                 self._broken(event, f"block {block} has ref_count {count} but is in {entries[block]} table entries")

@@ -11,13 +11,13 @@ SYSTEM = (
 
 
 MIXED_REQUESTS = [
-    ("A hacker is a person who", SamplingParams(max_tokens=48, temperature=0.8, n=4, seed=1)),
+    ("A hacker is a person who", SamplingParams(max_tokens=48, temperature=0.7, top_p=0.9, n=4, seed=1)),
     (SYSTEM + "The word is: kluge.", SamplingParams(max_tokens=40, temperature=0.0)),
-    (SYSTEM + "The word is: foo.", SamplingParams(max_tokens=24, temperature=0.7, seed=2)),
-    ("When a program", SamplingParams(max_tokens=80, temperature=0.8, seed=3)),
+    (SYSTEM + "The word is: foo.", SamplingParams(max_tokens=24, temperature=0.7, top_p=0.9, seed=2)),
+    ("When a program", SamplingParams(max_tokens=80, temperature=0.7, top_p=0.9, seed=3)),
     ("The term is often used", SamplingParams(max_tokens=16, temperature=0.0)),
-    (SYSTEM + "The word is: daemon.", SamplingParams(max_tokens=56, temperature=0.7, seed=4)),
-    ("In the early days of computing,", SamplingParams(max_tokens=96, temperature=0.9, top_p=0.95, seed=5)),
-    ("Why do programmers", SamplingParams(max_tokens=32, temperature=0.8, n=2, seed=6)),
+    (SYSTEM + "The word is: daemon.", SamplingParams(max_tokens=56, temperature=0.7, top_p=0.9, seed=4)),
+    ("In the early days of computing,", SamplingParams(max_tokens=96, temperature=0.7, top_p=0.9, seed=5)),
+    ("Why do programmers", SamplingParams(max_tokens=32, temperature=0.7, top_p=0.9, n=2, seed=6)),
 ]
 """(prompt, parameters), in the order to be submitted."""

@@ -20,12 +20,13 @@ class Controls {
   }
 
   submit() {
-    const { prompt, max_tokens, temperature, n } = this.parts.composer.elements;
+    const { prompt, max_tokens, temperature, top_p, n } = this.parts.composer.elements;
     this.send(() => ({
       command: "submit",
       prompt: prompt.value,
       max_tokens: numberIn(max_tokens, "max tokens"),
       temperature: numberIn(temperature, "temperature"),
+      top_p: numberIn(top_p, "top p"),
       n: numberIn(n, "samples"),
     }));
   }

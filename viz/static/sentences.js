@@ -3,7 +3,7 @@
 /** How much an event tells: the highest of a step becomes the headline; 0 never does. */
 const TELLING = {
   StepFailed: 100, BlockCopied: 90, RequestPreempted: 85, BlockEvicted: 80, SequenceResumed: 72, SequenceForked: 70,
-  PrefixLookup: 68, SequenceFinished: 66, RequestAborted: 64, RequestRejected: 64, SequenceAdmitted: 60,
+  BlocksSwappedOut: 74, BlocksSwappedIn: 73, PrefixLookup: 68, SequenceFinished: 66, RequestAborted: 64, RequestRejected: 64, SequenceAdmitted: 60,
   RequestArrived: 50, BlockAllocated: 40, StepPlanned: 20,
 };
 
@@ -26,8 +26,8 @@ const SENTENCES = {
     + (e.num_computed_tokens ? ` ${e.num_computed_tokens} of its tokens come from the prefix cache.` : "")],
   SequenceResumed: e => ["Resumed", `${e.sequence} runs again after its preemption. `
     + (e.num_computed_tokens
-      ? `${count(e.num_computed_tokens, "token")} survived in the cache; the rest is computed anew.`
-      : "Nothing of it survived in the cache, so all its tokens are computed anew.")],
+      ? `${count(e.num_computed_tokens, "token")} survived; the rest is computed anew.`
+      : "Nothing of it survived, so all its tokens are computed anew.")],
   SequenceForked: (e, map) => ["Fork", `${e.child} continues ${e.parent} and shares its `
     + `${count(map.sequences[e.parent]?.table.length ?? 0, "block")}; nothing is copied until one of them writes.`],
   SequenceScheduled: e => ["Scheduled", `${e.sequence} computes ${count(e.num_tokens, "token")} from position `
@@ -45,9 +45,14 @@ const SENTENCES = {
   BlockCopied: (e, map, state) => ["Copy-on-write", `${e.sequence} writes${atPosition(e, state)} into block ${e.source}, `
     + `which ${othersHolding(e, map, state)}. So the engine copies block ${e.source} to ${e.destination} first and points `
     + `${e.sequence} there.`],
-  RequestPreempted: e => ["Preemption", `${e.request} gives all its blocks back and waits: ${e.for_sequence} needs `
-    + `${count(e.needs, "block")} and ${e.free} ${e.free === 1 ? "is" : "are"} free. What ${e.request} had computed will be `
-    + "computed again."],
+  RequestPreempted: e => ["Preemption", `${e.request} gives its blocks back and waits: ${e.for_sequence} needs `
+    + `${count(e.needs, "block")} and ${e.free} ${e.free === 1 ? "is" : "are"} free. What ${e.request} had computed `
+    + (e.mode === "swap" ? "moves to the host pool." : "will be computed again.")],
+  BlocksSwappedOut: e => ["Swapped out", `${count(e.blocks.length, "block")} of ${e.sequence} that nobody else holds move to `
+    + "the host pool; its table points there until it runs again."],
+  BlocksSwappedIn: e => ["Swapped in", `${count(e.blocks.length, "block")} of ${e.sequence} come back from the host pool: `
+    + "nothing has to be computed again."],
+  HostBlocksFreed: e => ["Released", `${e.sequence} gives up ${count(e.host_blocks.length, "block")} of the host pool.`],
   StepPlanned: e => [`Step ${e.step}`, `${count(e.sequences.length, "sequence")} `
     + `${e.sequences.length === 1 ? "computes" : "compute"} ${count(sum(e.num_tokens), "token")} of at most ${e.budget}.`
     + (e.blocked ? ` ${count(e.num_waiting, "request")} ${e.num_waiting === 1 ? "waits" : "wait"}.` : "")],
@@ -71,7 +76,8 @@ function sentenceOf(event, state) {
 
 /** Why, and what it follows from: "shared block ← A.2 computes 1 token from position 74 on". */
 function reasonOf(event, state) {
-  const parts = [event.why.replaceAll("_", " ")];
+  const allRun = event.kind === "StepPlanned" && event.why === "nothing_waits";
+  const parts = [allRun ? "nothing waits, so all that run are in it" : event.why.replaceAll("_", " ")];
   let cause = event.kind === "StepPlanned" ? undefined : state.event(event.cause);
   while (cause && parts.length < 4) {
     parts.push(inShort(cause));
@@ -170,6 +176,7 @@ function othersHolding(event, map, state) {
 const FINISH_WORDS = {
   stop: "with an end token", length: "at its limit of tokens", abort: "because it was withdrawn",
   out_of_blocks: "because the whole pool is too small for it", error: "because its step failed",
+  beam: "as a beam: others score better, or the search is over",
 };
 
 function finishWords(event, map) {

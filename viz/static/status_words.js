@@ -2,7 +2,7 @@
 
 const FINISHED = {
   stop: "finished: end token", length: "finished: token limit", abort: "aborted",
-  out_of_blocks: "ended: pool too small", error: "ended: its step failed",
+  out_of_blocks: "ended: pool too small", error: "ended: its step failed", beam: "beam: dropped",
 };
 
 function statusWords(view, map) {
