@@ -31,7 +31,8 @@ from .request import FinishReason, Request, Sequence, request_name
 from .runner import Launch, ModelRunner, Runner
 from .sampler import SequenceResult
 from .sampling_params import SamplingParams
-from .scheduler import Scheduler, StepPlan
+from .scheduler import Scheduler
+from .step_plan import StepPlan
 
 
 class Engine:

@@ -57,10 +57,12 @@ class OutputProcessor:
         reason, why = self._end(sequence, sample.token_id)
         generated = sequence.num_tokens - sequence.num_prompt_tokens
         new = text.add(sample.token_id, heed_stops=generated >= params.min_tokens)
-        if text.stopped:
+        if reason is not None:
+            new += text.finish()
+        if text.stopped and why is not Why.END_OF_SEQUENCE:
             reason, why = FinishReason.STOP, Why.STOP_STRING
         if reason is not None:
-            new += self._rest(sequence)
+            del self._texts[sequence]
         return SequenceOutput(sequence, sample.token_id, new, reason, why, sample.logprobs)
 
     def process_ended(self, sequences: list[Sequence]) -> list[SequenceOutput]:
@@ -109,6 +111,9 @@ class StoppableText:
     A stop string may arrive in pieces, so as much text as could be the beginning of one is held back:
 
         stop "END"    streamed "The "    held "E"    then "ND" -> stopped; then "gine" -> "Engine" is streamed
+
+    Of several the first to be complete counts, of those complete at once the longest: the same text stops at the same
+    place however it is cut into tokens.
     """
 
     def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
@@ -133,17 +138,19 @@ class StoppableText:
 
     def _release(self, new: str, heed_stops: bool) -> str:
         text = self._held + new
-        if not heed_stops:
-            self._held = ""
-            return text
-        found = [(text.find(stop), stop) for stop in self._stop if stop in text]
+        found = [(end, -len(stop)) for stop in self._stop if (end := self._end(text, stop)) >= 0] if heed_stops else []
         if found:
-            self.stopped = True
-            start, stop = min(found)
-            return text[: start + len(stop) * self._include]
+            self.stopped, self._held = True, ""
+            end, minus_length = min(found)
+            return text[:end] if self._include else text[: end + minus_length]
         keep = max((_overlap(text, stop) for stop in self._stop), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
+
+    def _end(self, text: str, stop: str) -> int:
+        """Where the first `stop` that is not all in the held part of `text` ends; -1 without one."""
+        start = text.find(stop, max(0, len(self._held) + 1 - len(stop)))
+        return start + len(stop) if start >= 0 else -1
 
 
 def _overlap(text: str, stop: str) -> int:

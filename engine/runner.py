@@ -22,7 +22,7 @@ from .logits_processors import adjust
 from .models.loader import LoadedModel
 from .request import Sequence
 from .sampler import Sample, SequenceResult, sample, top_candidates, top_logprobs
-from .scheduler import ScheduledSequence, StepPlan
+from .step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)

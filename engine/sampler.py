@@ -79,9 +79,10 @@ def top_logprobs(logits: Tensor, count: int, token_id: int) -> dict[int, float]:
 
 
 def top_candidates(logits: Tensor, count: int) -> list[Candidate]:
-    """The `count` likeliest tokens with their log-probabilities, likeliest first."""
+    """The `count` likeliest tokens with their log-probabilities, likeliest first; a banned token is none."""
     top = logits.float().log_softmax(dim=-1).topk(min(count, len(logits)))
-    return [Candidate(*pair) for pair in zip(top.indices.tolist(), top.values.tolist(), strict=True)]
+    pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return [Candidate(token, logprob) for token, logprob in pairs if logprob > -np.inf]
 
 
 def _keep_top_p(logits: Tensor, top_p: float) -> Tensor:

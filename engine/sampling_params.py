@@ -1,8 +1,18 @@
 """SamplingParams: how the tokens of one request are chosen and when they end."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any
 
 from .errors import RequestError
+
+NUMBERS: dict[Any, tuple[str, tuple[type, ...]]] = {
+    int: ("a whole number", (Integral,)),
+    int | None: ("a whole number, or None", (Integral, NoneType)),
+    float: ("a number", (Real,)),
+}
+NOT_FOR_BEAMS = ("n", "stop", "top_k", "top_p", "min_p", "seed", "logprobs")
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,8 @@ class SamplingParams:
         ignore_eos: go on past the model's own end tokens.
         logprobs: with every output token the log-probabilities of it and of so many likeliest, 0 to 20.
         prompt_logprobs: the same for every prompt token but the first. Such a request does not read the prefix cache.
-        beam_width: 2 or more searches with so many beams instead of sampling (`n` must be 1).
+        beam_width: 2 or more searches with so many beams instead of sampling. What such a search would ignore is
+            refused: NOT_FOR_BEAMS, and a temperature other than 0 or 1.
         length_penalty: a beam's score is its summed log-probability over its length to this power.
         early_stopping: True ends when there are beam_width finished beams, False when no running beam is likely to do
             better, "never" when none can (the meanings are transformers').
@@ -65,6 +76,10 @@ class SamplingParams:
     early_stopping: bool | str = False
 
     def __post_init__(self) -> None:
+        for own in fields(self):
+            allowed, kinds = NUMBERS.get(own.type, ("", (object,)))
+            value = getattr(self, own.name)
+            _require(isinstance(value, kinds), own.name, repr(value), allowed)
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(0 <= self.temperature <= 100, "temperature", self.temperature, "0 (greedy) to 100")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
@@ -79,9 +94,9 @@ class SamplingParams:
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "-2 to 2")
         for token, bias in self.logit_bias.items():
             _require(-100 <= bias <= 100, f"logit_bias of token {token}", bias, "-100 to 100")
-        _require(self.allowed_token_ids != (), "allowed_token_ids", "empty", "at least one token, or None")
         limit = f"0 to max_tokens ({self.max_tokens})"
         _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, limit)
+        self._check_token_ids()
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         _require(all(self.stop), "stop", "an empty text", "texts of at least one character")
         for name in ("logprobs", "prompt_logprobs"):
@@ -90,16 +105,33 @@ class SamplingParams:
         _require(
             self.beam_width == 0 or 2 <= self.beam_width <= 32, "beam_width", self.beam_width, "0 (off) or 2 to 32"
         )
-        _require(not (self.beam_width and self.n > 1), "n", self.n, "1 when beam_width is set")
-        _require(not (self.beam_width and self.stop), "stop", self.stop, "nothing when beam_width is set")
+        if self.beam_width:
+            _require(self.temperature in (0, 1), "temperature", self.temperature, "0 or 1 when beam_width is set")
+            for own in fields(self):
+                value = getattr(self, own.name)
+                ignored = own.name in NOT_FOR_BEAMS and value != own.default
+                _require(not ignored, own.name, value, f"{own.default} when beam_width is set")
         _require(-10 <= self.length_penalty <= 10, "length_penalty", self.length_penalty, "-10 to 10")
-        allowed = self.early_stopping is True or self.early_stopping is False or self.early_stopping == "never"
-        _require(allowed, "early_stopping", repr(self.early_stopping), 'True, False or "never"')
+        modes = (True, False, "never")
+        _require(self.early_stopping in modes, "early_stopping", repr(self.early_stopping), 'True, False or "never"')
 
     @property
     def most_branches(self) -> int:
         """Sequences that the request may run at once."""
         return self.beam_width or self.n
+
+    def _check_token_ids(self) -> None:
+        for name in ("allowed_token_ids", "forbidden_token_ids", "stop_token_ids", "logit_bias"):
+            tokens = getattr(self, name)
+            for token in tokens or ():
+                _require(isinstance(token, Integral) and token >= 0, f"a token of {name}", repr(token), "0 or more")
+            if isinstance(tokens, list | set):
+                object.__setattr__(self, name, tuple(tokens))
+        if self.allowed_token_ids is not None:
+            banned = {*self.forbidden_token_ids, *(self.stop_token_ids if self.min_tokens else ())}
+            left = set(self.allowed_token_ids) - banned
+            allowed = "None, or tokens of which one at least is neither forbidden nor, with min_tokens, a stop token"
+            _require(bool(left), "allowed_token_ids", self.allowed_token_ids, allowed)
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

@@ -13,53 +13,20 @@ recomputation: PagedAttention paper (SOSP 2023), section 4.5; one token count in
 """
 
 import math
-import warnings
 from collections import deque
 from dataclasses import dataclass, field
 
 from . import events as ev
-from .block_table import BlockTable, blocks_needed
+from .block_table import blocks_needed
 from .config import EngineConfig
 from .event_log import EventLog
 from .events import Why
-from .kv_cache_manager import BlockCopy, KVCacheManager
-from .policies import AdmissionView, Policy, VictimView
+from .kv_cache_manager import KVCacheManager
+from .policies import AdmissionView, Policy
+from .preemption import Preemption, Room
 from .request import FinishReason, Request, Sequence, SequenceStatus
 from .sampler import Sample, SequenceResult
-
-
-@dataclass(slots=True)
-class ScheduledSequence:
-    """Compute `num_tokens` tokens of `sequence` from position `start`, then draw `num_samples` next tokens.
-
-    `num_samples` is 0 while the prompt is not finished, `n` on the step that finishes it, 1 afterwards; for a beam it
-    is not 0 when candidates are wanted. `block_table`
-    is the sequence's own table, not a copy.
-    """
-
-    sequence: Sequence
-    start: int
-    num_tokens: int
-    num_samples: int
-    block_table: BlockTable
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What one step does, data first: `swap_out` (device to host), `swap_in`, `copies`, then the tokens.
-
-    `swapped_out` are the sequences behind the first. `event` is the `seq` of the plan's `StepPlanned`.
-    """
-
-    scheduled: list[ScheduledSequence] = field(default_factory=list)
-    swap_out: list[BlockCopy] = field(default_factory=list)
-    swap_in: list[BlockCopy] = field(default_factory=list)
-    copies: list[BlockCopy] = field(default_factory=list)
-    swapped_out: list[Sequence] = field(default_factory=list)
-    finished: list[Sequence] = field(default_factory=list)
-    num_tokens: int = 0
-    num_preempted: int = 0
-    event: int = -1
+from .step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)
@@ -87,7 +54,7 @@ class Scheduler:
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
         self._watermark = math.ceil(config.watermark * manager.pool.num_blocks)
-        self._max_preemptions = config.max_preemptions
+        self._preemption = Preemption(self.running, self.waiting, self.parked, manager, policy, log, config)
         self._by_priority = config.scheduling_policy == "priority"
         self._aging_steps = config.priority_aging_steps
 
@@ -117,20 +84,27 @@ class Scheduler:
         self.manager.begin_step()
         planned: set[Request] = set()
         if self._by_priority:
-            self.waiting = deque(sorted(self.waiting, key=lambda s: self.urgency(s.request, step)))
+            ordered = sorted(self.waiting, key=lambda s: self.urgency(s.request, step))
+            self.waiting.clear()
+            self.waiting.extend(ordered)
         for sequence in sorted(self.running, key=lambda s: s.num_uncomputed_tokens > 1):
             if plan.num_tokens == self._budget:
                 break
             if sequence.num_uncomputed_tokens == 0:  # a beam that waits for the others
                 continue
             num_tokens = min(sequence.num_uncomputed_tokens, self._budget - plan.num_tokens)
-            if sequence in self.running and self._make_room(sequence, num_tokens, planned, plan):
+            if sequence not in self.running:  # preempted for one before it
+                continue
+            room = self._preemption.make_room(sequence, num_tokens, planned, plan)
+            if room is Room.MADE:
                 self._schedule(sequence, num_tokens, plan)
                 planned.add(sequence.request)
+            elif room is Room.NEVER:
+                self._finish_without_room(sequence, plan)
         obstacle = self._admit_waiting(plan)
         if not (plan.scheduled or plan.finished or plan.num_preempted) and self.running:
             # Nothing but beams that wait for one of the waiting, which finds no room: park the last of them.
-            self._preempt(list(self.running)[-1:], self.waiting[0], obstacle.view.needs, plan)
+            self._preemption.preempt(list(self.running)[-1:], self.waiting[0], obstacle.view.needs, plan)
         self._emit_plan(plan, obstacle)
         return plan
 
@@ -158,8 +132,8 @@ class Scheduler:
     def fail(self, plan: StepPlan, cause: int) -> list[Sequence]:
         """End the sequences of a plan whose launch failed; what was to be swapped out is lost and computed again."""
         self.manager.unseal_step(cause)
-        for sequence in plan.swapped_out:
-            self._drop_blocks(sequence, sequence, 0, cause)
+        for sequence in list(plan.swapped_out):
+            self._preemption.drop_blocks(sequence, sequence, 0, plan, cause)
         failed: dict[Sequence, None] = {}
         for item in plan.scheduled:  # a beam search cannot go on without one of its beams
             search = item.sequence.request.search
@@ -183,6 +157,10 @@ class Scheduler:
         if search is not None and sequence in beams and reason is not FinishReason.BEAM:
             search.give_up(beams.index(sequence), sequence.output_token_ids)
             beams.remove(sequence)
+
+    def _finish_without_room(self, sequence: Sequence, plan: StepPlan) -> None:
+        self.finish(sequence, FinishReason.OUT_OF_BLOCKS, Why.OUT_OF_BLOCKS, sequence.last_event)
+        plan.finished.append(sequence)
 
     def _advance_beams(self, request: Request) -> list[tuple[Sequence, Sample]]:
         """All beams have their candidates: fork those that split, drop those that lost, at once."""
@@ -224,111 +202,6 @@ class Scheduler:
         plan.scheduled.append(ScheduledSequence(sequence, start, num_tokens, num_samples, table))
         plan.num_tokens += num_tokens
 
-    def _make_room(self, sequence: Sequence, num_tokens: int, planned: set[Request], plan: StepPlan) -> bool:
-        """Preempt others until the blocks are free. False if the sequence has to sit this step out, or has ended."""
-        manager = self.manager
-        while (needs := manager.blocks_to_reserve(sequence, num_tokens)) > manager.pool.num_free:
-            victims = {s.request for s in self.running} - planned - {sequence.request}
-            siblings = [s for s in self.running if s is not sequence]
-            if victims:
-                request = self._choose_victim(victims)
-                self._preempt([s for s in request.sequences if s in self.running], sequence, needs, plan)
-            elif planned:
-                return False
-            elif self._drop_a_waiting_table(sequence, needs):
-                plan.num_preempted += 1
-            elif siblings:  # a request whose branches do not fit together runs them in turn
-                self._preempt(siblings[-1:], sequence, needs, plan)
-            else:
-                self.finish(sequence, FinishReason.OUT_OF_BLOCKS, Why.OUT_OF_BLOCKS, sequence.last_event)
-                plan.finished.append(sequence)
-                return False
-        return True
-
-    def _choose_victim(self, victims: set[Request]) -> Request:
-        """Ask the policy, offering requests that were preempted too often only if there are no others."""
-        views = []
-        offered = [r for r in victims if r.num_preemptions < self._max_preemptions] or victims
-        for request in sorted(offered, key=lambda r: r.arrival):
-            sequences = [s for s in request.sequences if s in self.running]
-            views.append(
-                VictimView(
-                    request_id=request.request_id,
-                    arrival=request.arrival,
-                    priority=request.priority,
-                    num_computed_tokens=sum(s.num_computed_tokens for s in sequences),
-                    blocks_freed=self.manager.blocks_freed_by(sequences),
-                    num_preemptions=request.num_preemptions,
-                )
-            )
-        chosen = self._policy.choose_victim(views)
-        by_id = {request.request_id: request for request in offered}
-        if chosen not in by_id:
-            warnings.warn(f"the policy chose victim {chosen!r}, not a candidate; the newest gives way", stacklevel=2)
-            chosen = views[-1].request_id
-        return by_id[chosen]
-
-    def _preempt(self, victims: list[Sequence], sequence: Sequence, needs: int, plan: StepPlan) -> None:
-        """Take the blocks of a request's sequences, which go back to the head of the queue.
-
-        With room in the host pool their unshared blocks move there; else all are freed and computed again.
-        """
-        request = victims[0].request
-        swap = self.manager.can_swap_out(victims)
-        computed = [victim.num_computed_tokens if swap else 0 for victim in victims]
-        cause = self._emit_preempted(victims, computed, "swap" if swap else "recompute", sequence, needs)
-        for victim, kept in reversed(list(zip(victims, computed, strict=True))):
-            del self.running[victim]
-            victim.status, victim.last_event = SequenceStatus.PREEMPTED, cause
-            victim.num_computed_tokens = kept
-            if swap:
-                plan.swap_out += self.manager.swap_out(victim, cause)
-                plan.swapped_out.append(victim)
-            else:
-                self.manager.free(victim, Why.PREEMPTED, cause)
-            if victim.candidates:
-                self.parked[victim] = None
-            else:
-                self.waiting.appendleft(victim)
-        request.num_preemptions += 1
-        plan.num_preempted += 1
-
-    def _drop_a_waiting_table(self, sequence: Sequence, needs: int) -> bool:
-        """The last resort: take the shared blocks that a swapped-out sequence still holds; it is computed again."""
-        queued = [*self.parked, *self.waiting]
-        holders = [s for s in queued if s.name in self.manager.tables and s is not sequence]
-        if holders:
-            self._drop_blocks(holders[-1], sequence, needs, sequence.last_event)
-        return bool(holders)
-
-    def _drop_blocks(self, victim: Sequence, sequence: Sequence, needs: int, cause: int) -> None:
-        victim.last_event = self._emit_preempted([victim], [0], "recompute", sequence, needs, cause)
-        victim.num_computed_tokens = 0
-        self.manager.free(victim, Why.PREEMPTED, victim.last_event)
-
-    def _emit_preempted(
-        self,
-        victims: list[Sequence],
-        computed: list[int],
-        mode: str,
-        sequence: Sequence,
-        needs: int,
-        cause: int | None = None,
-    ) -> int:
-        return self._log.emit(
-            ev.RequestPreempted,
-            Why.OUT_OF_BLOCKS,
-            sequence.last_event if cause is None else cause,
-            request=victims[0].request.request_id,
-            sequences=[victim.name for victim in victims],
-            mode=mode,
-            for_sequence=sequence.name,
-            needs=needs,
-            free=self.manager.pool.num_free,
-            num_computed_tokens=computed,
-            lost_tokens=sum(victim.num_computed_tokens for victim in victims) - sum(computed),
-        )
-
     def _admit_waiting(self, plan: StepPlan) -> Obstacle:
         """Start waiting sequences, in order, until something is in the way; return what that is."""
         slots = self._max_num_seqs - sum(s.num_branches for s in self.running)
@@ -342,8 +215,7 @@ class Scheduler:
                 return Obstacle(Why.WAITS_FOR_TOKEN_BUDGET)
             total = blocks_needed(sequence.num_tokens, self.manager.block_size)
             if total > self.manager.pool.num_blocks:
-                self.finish(sequence, FinishReason.OUT_OF_BLOCKS, Why.OUT_OF_BLOCKS, sequence.last_event)
-                plan.finished.append(sequence)
+                self._finish_without_room(sequence, plan)
                 continue
             swapped = sequence.name in self.manager.tables
             prefix = [] if swapped or sequence.reads_no_cache else self.manager.find_cached_prefix(sequence)
@@ -353,7 +225,8 @@ class Scheduler:
                 watermark=self._watermark if self.running else 0,
                 promised=self._promised_blocks(),
             )
-            if view.needs > view.free and not self.running and self._drop_a_waiting_table(sequence, view.needs):
+            stuck = view.needs > view.free and not self.running
+            if stuck and self._preemption.drop_a_waiting_table(sequence, view.needs, plan):
                 continue
             if view.needs > view.free or (self.running and not self._policy.admit(view)):
                 return Obstacle(Why.WAITS_FOR_BLOCKS, view)

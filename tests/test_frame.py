@@ -41,7 +41,8 @@ def test_imports_point_one_way(package: str, forbidden: set[str]) -> None:
 
 
 def test_the_core_path_can_be_read_in_an_afternoon() -> None:
-    core = ["scheduler", "policies", "block_pool", "block_table", "kv_cache_manager", "prefix_cache", "runner"]
+    core = ["scheduler", "step_plan", "preemption", "policies", "block_pool", "block_table", "kv_cache_manager"]
+    core += ["prefix_cache", "runner"]
     files = [ROOT / "engine" / f"{name}.py" for name in core] + [ROOT / "kernels" / "paged_attention.py"]
     assert sum(len(file.read_text().splitlines()) for file in files) <= 1500
 
