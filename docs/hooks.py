@@ -5,6 +5,9 @@ A page asks for generated text by a comment of its own line:
     <!-- pagelens: core-path -->            the reading order, with the first sentence and length of every file
     <!-- pagelens: run forked_run -->       the events of a run of build_tools/sample_runs.py
     <!-- pagelens: output compare_policies.py --> what a script of examples/ prints
+    <!-- pagelens: printed 01_x.part -->    what a part of a lesson of tutorials/lessons prints; also `picture` (SVG)
+                                            and `lesson-source`
+    <!-- pagelens: code engine/x.py:C.f -->  a folded box with the source of a class or function
     <!-- pagelens: event-kinds -->          the event reference, from the types and from MemoryMap's reducers
     <!-- pagelens: event-reasons -->        every Why, and on which events it occurs
 
@@ -28,7 +31,7 @@ from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from build_tools import event_reference, event_table, reading_order
+from build_tools import event_reference, event_table, lessons, reading_order
 from mkdocs.plugins import event_priority
 
 log = logging.getLogger("mkdocs.hooks.pagelens")
@@ -101,4 +104,9 @@ MARKERS: dict[str, Callable[..., str]] = {
     "event-reasons": event_reference.event_reasons,
     "trace-lines": event_reference.trace_lines,
     "output": output,
+    "printed": lessons.printed,
+    "picture": lessons.picture,
+    "lesson-source": lessons.lesson_source,
+    "code": lessons.code,
+    "grew-into": lessons.grew_into,
 }

@@ -51,16 +51,7 @@ class BlockPool:
         """Give a blank block to entry `index` of a sequence's table. Raises IndexError if none is blank."""
         block = self.blank.popleft()
         self.ref_count[block] = 1
-        self._log.emit(
-            ev.BlockAllocated,
-            why,
-            cause,
-            block=block,
-            sequence=sequence,
-            index=index,
-            ref_count=1,
-            state=BlockState.USED,
-        )
+        self._emit(ev.BlockAllocated, block, sequence, index, why, cause)
         return block
 
     def share(self, block: int, sequence: str, index: int, why: Why, cause: int) -> None:
@@ -68,40 +59,24 @@ class BlockPool:
         if self.ref_count[block] == 0:
             del self.cached[block]
         self.ref_count[block] += 1
-        self._log.emit(
-            ev.BlockShared,
-            why,
-            cause,
-            block=block,
-            sequence=sequence,
-            index=index,
-            ref_count=self.ref_count[block],
-            state=BlockState.USED,
-        )
+        self._emit(ev.BlockShared, block, sequence, index, why, cause)
 
     def release(self, block: int, sequence: str, index: int, sealed: bool, why: Why, cause: int) -> None:
         """Take one table entry's reference back; with the last one a sealed block stays cached, another turns blank."""
         self.ref_count[block] -= 1
-        state = BlockState.USED
         if self.ref_count[block] == 0:
-            state = BlockState.CACHED if sealed else BlockState.BLANK
             if sealed:
                 self.cached[block] = None
             else:
                 self.blank.append(block)
-        self._log.emit(
-            ev.BlockReleased,
-            why,
-            cause,
-            block=block,
-            sequence=sequence,
-            index=index,
-            ref_count=self.ref_count[block],
-            state=state,
-        )
+        self._emit(ev.BlockReleased, block, sequence, index, why, cause)
 
     def evict(self, block: int, hash: str, why: Why, cause: int) -> None:
         """Turn a cached block blank. Raises KeyError if it is not cached."""
         del self.cached[block]
         self.blank.append(block)
         self._log.emit(ev.BlockEvicted, why, cause, block=block, hash=hash, state=BlockState.BLANK)
+
+    def _emit(self, kind: type[ev.Event], block: int, sequence: str, index: int, why: Why, cause: int) -> None:
+        count, state = self.ref_count[block], self.state(block)
+        self._log.emit(kind, why, cause, block=block, sequence=sequence, index=index, ref_count=count, state=state)

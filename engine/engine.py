@@ -197,11 +197,28 @@ class Engine:
         self.scheduler.add(request, self.num_steps)
         return request
 
-    def add_requests(self, requests: Collection[tuple[str | list[int], SamplingParams]]) -> list[Request]:
-        """Queue several requests, or none: raises RequestError if one of them cannot be served."""
+    def add_requests(
+        self,
+        requests: Collection[tuple[str | list[int], SamplingParams]],
+        priorities: Collection[int] = (),
+        cache_salts: Collection[str] = (),
+    ) -> list[Request]:
+        """Queue several requests, or none: raises RequestError if one of them cannot be served.
+
+        `priorities` and `cache_salts` are one for each request, or empty.
+        """
+        if any(priorities) and self.config.scheduling_policy != "priority":
+            raise RequestError(
+                f"priority is {next(filter(None, priorities))}, but scheduling_policy is 'fcfs', which heeds none: "
+                "set scheduling_policy='priority'"
+            )
         for prompt, params in requests:
             self.check_request(self.tokenize(prompt), params)
-        return [self.add_request(prompt, params) for prompt, params in requests]
+        priorities, cache_salts = priorities or [0] * len(requests), cache_salts or [""] * len(requests)
+        return [
+            self.add_request(prompt, params, priority=priority, cache_salt=salt)
+            for (prompt, params), priority, salt in zip(requests, priorities, cache_salts, strict=True)
+        ]
 
     def reset_prefix_cache(self) -> int:
         """Forget what every block holds, between two steps; returns how many blocks were addressable."""

@@ -1,10 +1,15 @@
 """EngineLoop: the engine on a thread of its own, for whoever must not wait for it.
 
 any thread                          the engine's thread
-submit, abort, halt, step, run ---> commands, between two steps ---> engine.step() ---> listeners
-                               <--- the answer, or the error
+submit, abort, halt, run, ...  ---> commands, between two steps ---> plan | launch | commit ---> listeners
+                               <--- the answer, or the error             ^        ^       ^
+                                                                         it may stand still here
+
+While it stands still in the middle of a step it goes on answering, at once: a request is checked, named and queued, an
+abort is noted, and both are carried out when the step is over. So nobody waits for an engine that somebody halted.
 """
 
+import contextlib
 import queue
 import threading
 import time
@@ -13,32 +18,44 @@ from concurrent.futures import Future
 from typing import Any
 
 from . import events as ev
+from .breakpoints import Breakpoints
 from .engine import Engine
 from .errors import PagelensError, RequestError
 from .event_log import EventLog
 from .events import Phase, Why
 from .output_processor import SequenceOutput
-from .request import FinishReason, SequenceStatus
+from .request import FinishReason, SequenceStatus, request_name
 from .sampling_params import SamplingParams
 
 Listener = Callable[[SequenceOutput], None]
+NOT_RUNNING = "the engine is not running: start() the loop first"
 
 
 class EngineLoop:
-    """Steps the engine while it has work and is not halted. All methods may be called from any thread.
+    """Steps the engine while it has work and is not halted. All methods may be called from any thread but its own.
 
-    `steps_per_second` limits the speed, None is as fast as it goes. `failure` is set if the engine itself broke down;
-    everything asked afterwards is answered with it.
+    `steps_per_second` limits the speed, None is as fast as it goes. `breakpoints` tell for which events to halt (a
+    `Debugger` sets them). `failure` is set if the engine itself broke down; everything asked afterwards is answered with
+    it.
     """
 
     def __init__(self, engine: Engine, steps_per_second: float | None = None) -> None:
         self.engine = engine
         self.steps_per_second = steps_per_second
+        self.breakpoints = Breakpoints(engine.log)
         self.failure: Exception | None = None
-        self._halted = False
+        self._halted_after: Phase | None = None
+        self._goal: Why | None = None  # user_phase or user_step: halt when that is over
+        self._in_step = False
         self._stopping = False
+        self._closed = False
+        self._lock = threading.Lock()
         self._commands: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._listeners: dict[str, Listener] = {}
+        self._joining: dict[str, tuple[str | list[int], SamplingParams]] = {}
+        self._aborting: dict[str, None] = {}
+        self._arrivals: list[Future[None]] = []  # of those who wait for the next halt
+        self._still = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     @property
@@ -49,7 +66,17 @@ class EngineLoop:
     @property
     def halted(self) -> bool:
         """Whether the engine stands still although it may have work."""
-        return self._halted
+        return self._halted_after is not None
+
+    @property
+    def halted_after(self) -> Phase | None:
+        """The phase after which the engine stands still: commit is between two steps; None if it is not halted."""
+        return self._halted_after
+
+    @property
+    def queued(self) -> list[str]:
+        """Requests that will join when the step is over, in the middle of which the engine stands."""
+        return list(self._joining)
 
     def start(self) -> "EngineLoop":
         """Start the thread; returns the loop."""
@@ -58,28 +85,24 @@ class EngineLoop:
 
     def stop(self) -> None:
         """Finish the current step and end the thread. Unfinished requests are aborted, so that no listener waits."""
-        if not self._thread.is_alive():
-            return
 
         def stop() -> None:
             self._stopping = True
-            for request_id in list(self.engine.requests):
-                self._deliver(self.engine.abort(request_id))
 
-        if self.failure is None:
-            self._ask(stop)
-        else:
-            self._stopping = True
-        self._thread.join()
+        with contextlib.suppress(RequestError):  # it has stopped already
+            self._send(stop)
+            self._thread.join()
 
     def submit(self, prompt: str | list[int], params: SamplingParams, listener: Listener | None = None) -> str:
         """Queue a request and return its id. `listener` is called on the engine's thread with every output.
+
+        In the middle of a halted step the request is checked now, and joins when the step is over.
 
         Raises RequestError if it cannot be served.
         """
 
         def submit() -> str:
-            request_id = self.engine.add_request(prompt, params).request_id
+            request_id = self._queue(prompt, params) if self._in_step else self._add(prompt, params)
             if listener is not None:
                 self._listeners[request_id] = listener
             return request_id
@@ -91,7 +114,15 @@ class EngineLoop:
 
         Raises RequestError if one of them cannot be served; then none is queued.
         """
-        ids: list[str] = self._ask(lambda: [request.request_id for request in self.engine.add_requests(requests)])
+
+        def submit_all() -> list[str]:
+            if not self._in_step:
+                return [request.request_id for request in self.engine.add_requests(requests)]
+            for prompt, params in requests:
+                self.engine.check_request(self.engine.tokenize(prompt), params)
+            return [self._queue(prompt, params) for prompt, params in requests]
+
+        ids: list[str] = self._ask(submit_all)
         return ids
 
     def stream(self, prompt: str | list[int], params: SamplingParams) -> Iterator[SequenceOutput]:
@@ -104,93 +135,192 @@ class EngineLoop:
         return self._stream(request_id, outputs)
 
     def abort(self, request_id: str) -> None:
-        """End a request in whatever state it is. Raises RequestError if there is no such request."""
-        self._ask(lambda: self._deliver(self.engine.abort(request_id)))
+        """End a request in whatever state it is; in the middle of a halted step, when that is over.
+
+        Raises RequestError if there is no such request.
+        """
+
+        def abort() -> None:
+            if not self._in_step:
+                self._deliver(self.engine.abort(request_id))
+            elif request_id in self.engine.requests or request_id in self._joining:
+                self._aborting[request_id] = None
+            else:
+                raise RequestError(f"there is no unfinished request {request_id!r}")
+
+        self._ask(abort)
+
+    # halting
 
     def halt(self) -> None:
-        """Stand still after the current step."""
-        self._ask(self._halt)
+        """Stand still after the current step; an engine that stands in the middle of one stays there."""
+
+        def halt() -> None:
+            if not self.halted:
+                self._halt(Phase.COMMIT, Why.USER_HALT)
+
+        self._ask(halt)
 
     def step(self) -> None:
-        """One whole step of the halted engine. Raises PagelensError if it is not halted."""
+        """One whole step of the halted engine, or the rest of the one in which it stands.
 
-        def step() -> None:
-            if not self._halted:
-                raise PagelensError("the engine is running: halt it before asking for one step")
-            if not self.engine.has_work:
-                raise PagelensError("there is nothing to do: send a request first")
-            self.log.emit(ev.EngineContinued, Why.USER_STEP)
-            self._deliver(self.engine.step())
-            self.log.emit(ev.EngineHalted, Why.USER_STEP, after=Phase.COMMIT)
+        Returns when it stands again, which a breakpoint may bring about earlier. Raises PagelensError if it is not halted,
+        or has nothing to do.
+        """
+        self._move(Why.USER_STEP)
 
-        self._ask(step)
+    def next_phase(self) -> None:
+        """Go on to the end of the next phase: plan, launch or commit. Otherwise as `step`."""
+        self._move(Why.USER_PHASE)
 
     def run(self) -> None:
         """Go on after a halt."""
 
         def run() -> None:
-            if self._halted:
-                self._halted = False
-                self.log.emit(ev.EngineContinued, Why.USER_RUN)
+            if self.halted:
+                self._continue(Why.USER_RUN)
 
         self._ask(run)
 
-    def _halt(self) -> None:
-        if not self._halted:
-            self._halted = True
-            self.log.emit(ev.EngineHalted, Why.USER_HALT, after=Phase.COMMIT)
+    def wait_until_still(self, timeout: float | None = None) -> bool:
+        """Wait until the engine is halted, has nothing to do, or has broken down; False if `timeout` seconds passed."""
+        return self._still.wait(timeout)
 
-    def _stream(self, request_id: str, outputs: "queue.SimpleQueue[SequenceOutput]") -> Iterator[SequenceOutput]:
-        num_finished, over = 0, False
-        try:
-            while not over:
-                output = outputs.get()
-                request = output.sequence.request
-                num_finished += output.finish_reason is not None
-                over = request.is_finished and num_finished == len(request.sequences)
-                yield output
-        finally:
-            if not over and self._thread.is_alive():
-                self._listeners.pop(request_id, None)
-                self.abort(request_id)
+    def _move(self, goal: Why) -> None:
+        arrival: Future[None] = Future()
 
-    def _ask(self, command: Callable[[], Any]) -> Any:
-        """Have the engine's thread run `command` between two steps, and wait for what it returns or raises."""
-        if self.failure is not None:
-            raise RequestError(f"the engine has stopped: {self.failure}") from self.failure
-        if not self._thread.is_alive():
-            raise RequestError("the engine is not running: start() the loop first")
-        answer: Future[Any] = Future()
-        self._commands.put((command, answer))
-        return answer.result()
+        def move() -> None:
+            if not self.halted:
+                what = "phase" if goal is Why.USER_PHASE else "step"
+                raise PagelensError(f"the engine is running: halt it before asking for one {what}")
+            if not (self._in_step or self.engine.has_work):
+                raise PagelensError("there is nothing to do: send a request first")
+            self._continue(goal)
+            self._goal = goal
+            self._arrivals.append(arrival)
+
+        self._ask(move)
+        arrival.result()
+
+    def _continue(self, why: Why) -> None:
+        self._halted_after = None
+        self.log.emit(ev.EngineContinued, why)
+
+    def _halt(self, phase: Phase, why: Why, cause: int = -1) -> None:
+        self._halted_after, self._goal = phase, None
+        self.log.emit(ev.EngineHalted, why, cause, after=phase)
+        if self.breakpoints.armed:
+            self.breakpoints.run_until(None)
+        self._note_stillness()
+        self._tell_arrivals()
+
+    def _tell_arrivals(self) -> None:
+        arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            if self.failure is None:
+                arrival.set_result(None)
+            else:
+                arrival.set_exception(self._failed())
+
+    def _note_stillness(self) -> None:
+        """Before anyone is answered, so that whoever continues the engine and then waits does not find it still."""
+        has_work = self._in_step or self.engine.has_work
+        if self.halted or not has_work or self.failure or self._stopping:
+            self._still.set()
+        else:
+            self._still.clear()
+
+    # the engine's thread
 
     def _run(self) -> None:
-        while not self._stopping:
-            self._answer_commands()
-            if self._stopping or self._halted or not self.engine.has_work or self.failure:
-                continue
-            started = time.perf_counter()
-            try:
-                self._deliver(self.engine.step())
-            except Exception as error:
-                self._break_down(error)
-            self._answer_commands_until(started)
+        try:
+            while not self._stopping:
+                self._answer_commands()
+                if self._stopping or self._has_nothing_to_do:
+                    continue
+                started = time.perf_counter()
+                try:
+                    self._step()
+                except Exception as error:
+                    self._break_down(error)
+                self._note_stillness()
+                self._answer_commands_until(started)
+        finally:
+            self._end()
+
+    @property
+    def _has_nothing_to_do(self) -> bool:
+        return self.halted or not self.engine.has_work or self.failure is not None
+
+    def _step(self) -> None:
+        """`Engine.step`, with a stop after each phase for whoever asked for one."""
+        engine = self.engine
+        self._in_step = True
+        plan = engine.plan()
+        self._stand_if_asked(Phase.PLAN)
+        try:
+            launched = engine.launch(plan)
+        except Exception as error:
+            outputs = engine.fail(plan, error)
+        else:
+            self._stand_if_asked(Phase.LAUNCH)
+            outputs = engine.commit(plan, launched)
+        self._in_step = False
+        self._deliver(outputs)
+        self._carry_out_queued()
+        self._stand_if_asked(Phase.COMMIT)
+
+    def _stand_if_asked(self, phase: Phase) -> None:
+        seq = self.breakpoints.look() if self.breakpoints.armed else None
+        if self._stopping:
+            return
+        if seq is not None:
+            self._halt(phase, Why.USER_BREAKPOINT, seq)
+        elif self._goal is Why.USER_PHASE or (self._goal is Why.USER_STEP and phase is Phase.COMMIT):
+            self._halt(phase, self._goal)
+        while self.halted and self._in_step and not self._stopping:
+            self._answer(*self._commands.get())
+
+    def _add(self, prompt: str | list[int], params: SamplingParams) -> str:
+        return self.engine.add_request(prompt, params).request_id
+
+    def _queue(self, prompt: str | list[int], params: SamplingParams) -> str:
+        """Check a request in the middle of a step, and promise it a name."""
+        engine = self.engine
+        request_id = request_name(engine._num_requests + len(self._joining))
+        try:
+            if request_id in engine.requests:
+                raise RequestError(f"request id {request_id!r} is in use by a request that has not ended")
+            engine.check_request(engine.tokenize(prompt), params)
+        except RequestError as error:
+            self.log.emit(ev.RequestRejected, Why.INVALID, request=request_id, message=str(error))
+            raise
+        self._joining[request_id] = (prompt, params)
+        return request_id
+
+    def _carry_out_queued(self) -> None:
+        """The step is over: what came in its middle happens now."""
+        joining, self._joining = self._joining, {}
+        aborting, self._aborting = self._aborting, {}
+        for request_id, (prompt, params) in joining.items():
+            self.engine.add_request(prompt, params, request_id)
+        for request_id in aborting:
+            if request_id in self.engine.requests:  # it may have ended by itself
+                self._deliver(self.engine.abort(request_id))
 
     def _answer_commands(self) -> None:
         """Answer what is there; without anything else to do, wait for it."""
-        while True:
-            idle = self._halted or not self.engine.has_work or self.failure is not None
+        while not self._stopping:
             try:
-                command, answer = self._commands.get(timeout=0.2) if idle else self._commands.get_nowait()
+                command, answer = self._commands.get(block=self._has_nothing_to_do)
             except queue.Empty:
                 return
             self._answer(command, answer)
-            if self._stopping:
-                return
+            self._halt_for_idle_events()
 
     def _answer_commands_until(self, started: float) -> None:
         """Let the time pass that the speed limit asks for, still answering."""
-        while (limit := self.steps_per_second) and not (self._stopping or self._halted):
+        while (limit := self.steps_per_second) and not (self._stopping or self.halted):
             left = started + 1 / limit - time.perf_counter()
             if left <= 0:
                 return
@@ -198,12 +328,23 @@ class EngineLoop:
                 self._answer(*self._commands.get(timeout=left))
             except queue.Empty:
                 return
+            self._halt_for_idle_events()
 
     def _answer(self, command: Callable[[], Any], answer: "Future[Any]") -> None:
         try:
-            answer.set_result(command())
+            result = command()
         except Exception as error:
             answer.set_exception(error)
+        else:
+            self._note_stillness()
+            answer.set_result(result)
+
+    def _halt_for_idle_events(self) -> None:
+        """A request that arrives or is aborted may be what a breakpoint waits for."""
+        if self.breakpoints.armed and not self.halted:
+            seq = self.breakpoints.look()
+            if seq is not None:
+                self._halt(Phase.COMMIT, Why.USER_BREAKPOINT, seq)
 
     def _deliver(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
@@ -216,7 +357,9 @@ class EngineLoop:
 
     def _break_down(self, error: Exception) -> None:
         """The engine raised outside a launch, so its state cannot be trusted: tell everyone who waits for it."""
-        self.failure = error
+        self.failure, self._in_step = error, False
+        with contextlib.suppress(Exception):
+            self._carry_out_queued()
         outputs = []
         for request in self.engine.requests.values():
             for sequence in request.sequences:
@@ -224,3 +367,58 @@ class EngineLoop:
                     sequence.status, sequence.finish_reason = SequenceStatus.FINISHED, FinishReason.ERROR
                     outputs.append(SequenceOutput(sequence, None, "", FinishReason.ERROR))
         self._deliver(outputs)
+        self._tell_arrivals()
+
+    def _end(self) -> None:
+        """Withdraw what is unfinished, and answer those who ask too late."""
+        self._in_step = False
+        try:
+            if self.failure is None:
+                for request_id in list(self.engine.requests):
+                    self._deliver(self.engine.abort(request_id))
+        finally:
+            with self._lock:
+                self._closed = True
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self._commands.get_nowait()[1].set_exception(RequestError(NOT_RUNNING))
+            self._tell_arrivals()
+            self._still.set()
+
+    # any other thread
+
+    def _stream(self, request_id: str, outputs: "queue.SimpleQueue[SequenceOutput]") -> Iterator[SequenceOutput]:
+        num_finished, over = 0, False
+        try:
+            while not over:
+                output = outputs.get()
+                request = output.sequence.request
+                num_finished += output.finish_reason is not None
+                over = request.is_finished and num_finished == len(request.sequences)
+                yield output
+        finally:
+            if not over:
+                self._listeners.pop(request_id, None)
+                with contextlib.suppress(RequestError):  # it ended meanwhile
+                    self.abort(request_id)
+
+    def _ask(self, command: Callable[[], Any]) -> Any:
+        """Have the engine's thread run `command` where no phase runs, and wait for what it returns or raises."""
+        if self.failure is not None:
+            raise self._failed()
+        return self._send(command).result()
+
+    def _send(self, command: Callable[[], Any]) -> "Future[Any]":
+        if threading.current_thread() is self._thread:
+            raise PagelensError("a listener runs on the engine's own thread, which cannot wait for itself")
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self._closed or not self._thread.is_alive():
+                raise RequestError(NOT_RUNNING)
+            self._commands.put((command, answer))
+        return answer
+
+    def _failed(self) -> RequestError:
+        error = RequestError(f"the engine has stopped: {self.failure}")
+        error.__cause__ = self.failure
+        return error

@@ -83,6 +83,8 @@ class Why(StrEnum):
     USER_HALT = "user_halt"
     USER_STEP = "user_step"
     USER_RUN = "user_run"
+    USER_PHASE = "user_phase"
+    USER_BREAKPOINT = "user_breakpoint"
 
 
 class Event(msgspec.Struct, tag_field="kind", tag=True, kw_only=True, gc=False):

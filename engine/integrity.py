@@ -47,7 +47,10 @@ def check_integrity(engine: Engine) -> None:
     swapped = {s.name for s in queued if s.num_computed_tokens}
     _hold(set(manager.tables) == {s.name for s in scheduler.running} | swapped, "running and swapped-out have tables")
     for sequence in scheduler.running:
-        _hold(not manager.is_swapped_out(sequence), f"{sequence.name} runs with all its blocks on the device")
+        _hold(
+            all(block >= 0 for block in manager.tables[sequence.name]),
+            f"{sequence.name} runs with all its blocks on the device",
+        )
         covered = len(manager.tables[sequence.name])
         needed = blocks_needed(sequence.num_computed_tokens, manager.block_size)
         _hold(covered >= needed, f"the table of {sequence.name} covers its computed tokens")

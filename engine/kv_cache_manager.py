@@ -5,7 +5,6 @@
     blocks_to_reserve    how many more blocks would these tokens take?
     reserve              take them; copy-on-write where a shared block would be written; seal what gets full
     fork                 a second table over the same blocks
-    swap_out, swap_in    move what nobody else holds to the host pool, and back
     free                 give a table back, last block first
 
 All of it happens on paper, at plan time: the moves and copies returned are carried out at the start of the launch.
@@ -97,7 +96,7 @@ class KVCacheManager:
         index = self._shared_block_to_write(sequence)
         if index is not None:
             source = table[index]
-            table[index] = self._allocate(name, index, Why.SHARED_BLOCK, cause)
+            table[index] = self.take_block(name, index, Why.SHARED_BLOCK, cause)
             copies.append(BlockCopy(source, table[index]))
             copied = self._log.emit(
                 ev.BlockCopied,
@@ -110,7 +109,7 @@ class KVCacheManager:
             )
             self.pool.release(source, name, index, source in self.cache.by_block, Why.COPIED_AWAY, copied)
         for index in range(len(table), blocks_needed(start + num_tokens, self.block_size)):
-            table.append(self._allocate(name, index, Why.TABLE_GROWS, cause))
+            table.append(self.take_block(name, index, Why.TABLE_GROWS, cause))
         if self.enable_prefix_caching:
             self._seal_full_blocks(sequence, start, start + num_tokens, cause)
         return copies
@@ -123,67 +122,6 @@ class KVCacheManager:
         child.num_computed_tokens = parent.num_computed_tokens
         if parent.name in self._hashes:
             self._hashes[child.name] = list(self._hashes[parent.name])
-
-    def is_swapped_out(self, sequence: Sequence) -> bool:
-        """Whether some of the sequence's blocks are on the host."""
-        return any(block < 0 for block in self.tables.get(sequence.name, ()))
-
-    def can_swap_out(self, sequences: list[Sequence]) -> bool:
-        """Whether the host pool has room for the blocks that only these sequences' tables hold, one entry each."""
-        tables = [self.tables[sequence.name] for sequence in sequences]
-        count = sum(self.pool.ref_count[block] == 1 for table in tables for block in table)
-        return 0 < count <= self.host_pool.num_free
-
-    def swap_out(self, sequence: Sequence, cause: int) -> list[BlockCopy]:
-        """Point the entries of unshared blocks to the host pool; shared ones stay, and the table keeps its reference.
-
-        Returns the moves, device to host.
-        """
-        name, table = sequence.name, self.tables[sequence.name]
-        indices = [index for index, block in enumerate(table) if self.pool.ref_count[block] == 1]
-        moves = [
-            BlockCopy(table[index], self.host_pool.allocate(name, index, Why.SWAPPED_OUT, cause)) for index in indices
-        ]
-        swapped = self._log.emit(
-            ev.BlocksSwappedOut,
-            Why.OUT_OF_BLOCKS,
-            cause,
-            sequence=name,
-            indices=indices,
-            blocks=[move.source for move in moves],
-            host_blocks=[move.destination for move in moves],
-        )
-        for index, (block, host_block) in reversed(list(zip(indices, moves, strict=True))):
-            table[index] = on_host(host_block)
-            self.pool.release(block, name, index, block in self.cache.by_block, Why.SWAPPED_OUT, swapped)
-        return moves
-
-    def blocks_to_swap_in(self, sequence: Sequence) -> int:
-        """Free blocks that resuming a swapped-out sequence takes: its host blocks, and room for all its tokens."""
-        table = self.tables[sequence.name]
-        growth = blocks_needed(sequence.num_tokens, self.block_size) - len(table)
-        return growth + sum(block < 0 for block in table)
-
-    def swap_in(self, sequence: Sequence, cause: int) -> list[BlockCopy]:
-        """Bring the sequence's host blocks back. Returns the moves, host to device."""
-        name, table = sequence.name, self.tables[sequence.name]
-        indices = [index for index, block in enumerate(table) if block < 0]
-        moves = []
-        for index in indices:
-            host_block = on_host(table[index])
-            table[index] = self._allocate(name, index, Why.SWAPPED_IN, cause)
-            self.host_pool.release(host_block, name, index, False, Why.SWAPPED_IN, cause)
-            moves.append(BlockCopy(host_block, table[index]))
-        self._log.emit(
-            ev.BlocksSwappedIn,
-            Why.FITS,
-            cause,
-            sequence=name,
-            indices=indices,
-            blocks=[move.destination for move in moves],
-            host_blocks=[move.source for move in moves],
-        )
-        return moves
 
     def free(self, sequence: Sequence, why: Why, cause: int) -> None:
         """Give the sequence's blocks back, last one first, so that the tail of a chain is evicted before its head."""
@@ -226,16 +164,17 @@ class KVCacheManager:
                 held[block] = held.get(block, 0) + 1
         return sum(count == self.pool.ref_count[block] for block, count in held.items())
 
+    def take_block(self, name: str, index: int, why: Why, cause: int) -> int:
+        """A block for entry `index` of a table: a blank one, or one that is evicted for it."""
+        if not self.pool.blank:
+            self._evict(cause)
+        return self.pool.allocate(name, index, why, cause)
+
     def _shared_block_to_write(self, sequence: Sequence) -> int | None:
         """Logical index of the block that the next token goes into, if other tables hold it too."""
         table = self.tables[sequence.name]
         index = sequence.num_computed_tokens // self.block_size
         return index if index < len(table) and self.pool.ref_count[table[index]] > 1 else None
-
-    def _allocate(self, name: str, index: int, why: Why, cause: int) -> int:
-        if not self.pool.blank:
-            self._evict(cause)
-        return self.pool.allocate(name, index, why, cause)
 
     def _evict(self, cause: int) -> None:
         cached = self.pool.cached.keys()

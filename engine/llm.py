@@ -76,6 +76,9 @@ class LLM:
         self,
         prompts: Prompt | Collection[Prompt],
         params: SamplingParams | Collection[SamplingParams] | None = None,
+        *,
+        priority: int | Collection[int] = 0,
+        cache_salt: str | Collection[str] = "",
         progress: bool = True,
     ) -> list[RequestOutput]:
         """Generate for all prompts together and return the results in their order.
@@ -83,14 +86,20 @@ class LLM:
         Args:
             prompts: texts or lists of token ids; a single one counts as a list of one.
             params: for all prompts, or one for each; None is `SamplingParams()`.
+            priority: for all or one for each; smaller is more urgent. Needs `scheduling_policy="priority"`.
+            cache_salt: for all or one for each; prefixes are shared only under the same salt.
             progress: show a bar when there are several prompts.
 
         Raises:
             RequestError: one of the prompts cannot be served; then none of them is.
         """
-        tasks = self._pair(prompts, params)
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        many: list[Any] = [prompts] if single else list(prompts)
+        each_params = _one_each(params or SamplingParams(), SamplingParams, "SamplingParams", len(many))
+        priorities = _one_each(priority, int, "priorities", len(many))
+        salts = _one_each(cache_salt, str, "cache salts", len(many))
         started = time.perf_counter()
-        requests = self.engine.add_requests(tasks)
+        requests = self.engine.add_requests(list(zip(many, each_params, strict=True)), priorities, salts)
         results = {request: _result(request) for request in requests}
         try:
             self._run(results, started, progress and len(requests) > 1)
@@ -148,18 +157,14 @@ class LLM:
             for index, beam in enumerate(search.finished)
         ]
 
-    def _pair(
-        self, prompts: Prompt | Collection[Prompt], params: SamplingParams | Collection[SamplingParams] | None
-    ) -> list[tuple[Prompt, SamplingParams]]:
-        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
-        many: list[Any] = [prompts] if single else list(prompts)
-        if params is None or isinstance(params, SamplingParams):
-            return [(prompt, params or SamplingParams()) for prompt in many]
-        if len(params) != len(many):
-            raise RequestError(
-                f"there are {len(many)} prompts but {len(params)} SamplingParams: give one, or one for each"
-            )
-        return list(zip(many, params, strict=True))
+
+def _one_each(given: Any, kind: type, name: str, count: int) -> list[Any]:
+    """What was given for all prompts or, as a collection, for each."""
+    if isinstance(given, kind):
+        return [given] * count
+    if len(given) != count:
+        raise RequestError(f"there are {count} prompts but {len(given)} {name}: give one, or one for each")
+    return list(given)
 
 
 def _result(request: Request) -> RequestOutput:

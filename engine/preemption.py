@@ -20,6 +20,7 @@ from .kv_cache_manager import KVCacheManager
 from .policies import Policy, VictimView
 from .request import Request, Sequence, SequenceStatus
 from .step_plan import StepPlan
+from .swap import Swap
 
 
 class Room(Enum):
@@ -39,6 +40,7 @@ class Preemption:
         waiting: deque[Sequence],
         parked: dict[Sequence, None],
         manager: KVCacheManager,
+        swap: Swap,
         policy: Policy,
         log: EventLog,
         config: EngineConfig,
@@ -47,6 +49,7 @@ class Preemption:
         self._waiting = waiting
         self._parked = parked
         self._manager = manager
+        self._swap = swap
         self._policy = policy
         self._log = log
         self._max_preemptions = config.max_preemptions
@@ -73,7 +76,7 @@ class Preemption:
     def preempt(self, victims: list[Sequence], sequence: Sequence, needs: int, plan: StepPlan) -> None:
         """Take the blocks of sequences of one request for `sequence`, which needs `needs` of them."""
         request = victims[0].request
-        swap = self._manager.can_swap_out(victims)
+        swap = self._swap.can_swap_out(victims)
         computed = [victim.num_computed_tokens if swap else 0 for victim in victims]
         mode = "swap" if swap else "recompute"
         cause = self._emit(victims, computed, mode, sequence, needs, sequence.last_event)
@@ -81,7 +84,7 @@ class Preemption:
             del self._running[victim]
             victim.status, victim.last_event, victim.num_computed_tokens = SequenceStatus.PREEMPTED, cause, kept
             if swap:
-                plan.swap_out += self._manager.swap_out(victim, cause)
+                plan.swap_out += self._swap.swap_out(victim, cause)
                 plan.swapped_out.append(victim)
             else:
                 self._manager.free(victim, Why.PREEMPTED, cause)

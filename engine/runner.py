@@ -18,11 +18,10 @@ import torch
 
 from .attention import AttentionMetadata
 from .kv_cache import KVCache
-from .logits_processors import adjust
 from .models.loader import LoadedModel
 from .request import Sequence
-from .sampler import Sample, SequenceResult, sample, top_candidates, top_logprobs
-from .step_plan import ScheduledSequence, StepPlan
+from .sampler import Sample, Sampler, SequenceResult, num_logits
+from .step_plan import StepPlan
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class ModelRunner:
         self.cache = KVCache(loaded.spec, num_blocks, num_host_blocks, block_size, device)
         self._block_size = block_size
         self._device = device
-        self._seed = seed
+        self._sampler = Sampler(seed, loaded.eos_token_ids)
 
     def prepare(self, plan: StepPlan) -> Launch:
         """Flatten the plan: all sequences' tokens one after the other, tables padded to the longest."""
@@ -104,7 +103,7 @@ class ModelRunner:
             launch=launch,
             grid=grid,
         )
-        wanted = [row for item, end in zip(items, ends, strict=True) for row in range(end - _num_logits(item), end)]
+        wanted = [row for item, end in zip(items, ends, strict=True) for row in range(end - num_logits(item), end)]
         batch = Batch(
             self._tensor(token_ids, torch.int64),
             self._tensor(positions, torch.int64),
@@ -123,12 +122,7 @@ class ModelRunner:
         model = self.loaded.model
         hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
         logits = model.logits(hidden[batch.logit_rows]).float()
-        results, row = [], 0
-        for item in launch.plan.scheduled:
-            count = _num_logits(item)
-            results.append(self._result(item, logits[row : row + count]))
-            row += count
-        return results
+        return self._sampler.results(launch.plan, logits)
 
     def _move_blocks(self, plan: StepPlan) -> None:
         kv, host = self.cache.kv, self.cache.host
@@ -136,39 +130,6 @@ class ModelRunner:
             if moves:
                 ids = torch.tensor(moves, dtype=torch.int64, device=self._device).T.contiguous()
                 self.loaded.attention.kernels.move_blocks(source, destination, ids[0], ids[1])
-
-    def _result(self, item: ScheduledSequence, logits: torch.Tensor) -> SequenceResult:
-        """From the logits of one sequence's last tokens: all that were computed, or the very last, or none."""
-        sequence, params = item.sequence, item.sequence.request.params
-        result = SequenceResult()
-        if params.prompt_logprobs is not None:
-            for position, row in zip(range(item.start + 1, sequence.num_prompt_tokens), logits, strict=False):
-                token = sequence.token_ids[position]
-                result.prompt_logprobs[position] = top_logprobs(row, params.prompt_logprobs, token)
-        if item.num_samples:
-            last, search = logits[-1], sequence.request.search
-            if search is not None:
-                result.candidates = top_candidates(self._adjusted(last, sequence), search.num_candidates)
-            else:
-                result.samples = self._sample(last, sequence, item.num_samples)
-        return result
-
-    def _sample(self, logits: torch.Tensor, sequence: Sequence, num_samples: int) -> list[Sample]:
-        request, params = sequence.request, sequence.request.params
-        # 128 bits: a request's own seed in the low half, or the engine's with the request's number in the high one.
-        seed = self._seed | (request.arrival + 1) << 64 if params.seed is None else params.seed
-        adjusted = self._adjusted(logits, sequence)
-        samples = []
-        for index in range(sequence.sample_index, sequence.sample_index + num_samples):
-            token = sample(adjusted, params, seed, index, sequence.num_tokens)
-            asked = params.logprobs is not None
-            samples.append(Sample(token, top_logprobs(logits, params.logprobs or 0, token) if asked else None))
-        return samples
-
-    def _adjusted(self, logits: torch.Tensor, sequence: Sequence) -> torch.Tensor:
-        params, eos = sequence.request.params, self.loaded.eos_token_ids
-        prompt, output = sequence.request.prompt_token_ids, sequence.output_token_ids
-        return adjust(logits, params, prompt, output, eos.union(params.stop_token_ids))
 
     def _tensor(self, array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(array).to(device=self._device, dtype=dtype)
@@ -198,10 +159,3 @@ class ScriptedRunner:
             )
             for item in launch.plan.scheduled
         ]
-
-
-def _num_logits(item: ScheduledSequence) -> int:
-    """How many of the sequence's last computed tokens have their logits wanted."""
-    if item.sequence.request.params.prompt_logprobs is not None and item.start < item.sequence.num_prompt_tokens:
-        return item.num_tokens
-    return 1 if item.num_samples else 0

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from .beam_search import Candidate
+from .logits_processors import adjust
+from .request import Sequence
 from .sampling_params import SamplingParams
+from .step_plan import ScheduledSequence, StepPlan
 
 
 class Sample(NamedTuple):
@@ -36,6 +39,67 @@ class SequenceResult:
     samples: list[Sample] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
+
+
+def num_logits(item: ScheduledSequence) -> int:
+    """How many of a scheduled sequence's last computed tokens have their logits wanted: all, the last, or none."""
+    if item.sequence.request.params.prompt_logprobs is not None and item.start < item.sequence.num_prompt_tokens:
+        return item.num_tokens
+    return 1 if item.num_samples else 0
+
+
+class Sampler:
+    """Turns the logits of a step into results.
+
+    Args:
+        seed: of the engine, for requests without one of their own.
+        eos_token_ids: the model's end tokens, which `min_tokens` bans.
+    """
+
+    def __init__(self, seed: int, eos_token_ids: frozenset[int]) -> None:
+        self._seed = seed
+        self._eos_token_ids = eos_token_ids
+
+    def results(self, plan: StepPlan, logits: Tensor) -> list[SequenceResult]:
+        """One result per scheduled sequence. `logits` [rows, vocab_size] has `num_logits` rows of each, in order."""
+        results, row = [], 0
+        for item in plan.scheduled:
+            count = num_logits(item)
+            results.append(self._result(item, logits[row : row + count]))
+            row += count
+        return results
+
+    def _result(self, item: ScheduledSequence, logits: Tensor) -> SequenceResult:
+        sequence, params = item.sequence, item.sequence.request.params
+        result = SequenceResult()
+        if params.prompt_logprobs is not None:
+            for position, row in zip(range(item.start + 1, sequence.num_prompt_tokens), logits, strict=False):
+                token = sequence.token_ids[position]
+                result.prompt_logprobs[position] = top_logprobs(row, params.prompt_logprobs, token)
+        if item.num_samples:
+            last, search = logits[-1], sequence.request.search
+            if search is not None:
+                result.candidates = top_candidates(self._adjusted(last, sequence), search.num_candidates)
+            else:
+                result.samples = self._samples(last, sequence, item.num_samples)
+        return result
+
+    def _samples(self, logits: Tensor, sequence: Sequence, count: int) -> list[Sample]:
+        request, params = sequence.request, sequence.request.params
+        # 128 bits: a request's own seed in the low half, or the engine's with the request's number in the high one.
+        seed = self._seed | (request.arrival + 1) << 64 if params.seed is None else params.seed
+        adjusted = self._adjusted(logits, sequence)
+        samples = []
+        for index in range(sequence.sample_index, sequence.sample_index + count):
+            token = sample(adjusted, params, seed, index, sequence.num_tokens)
+            asked = params.logprobs is not None
+            samples.append(Sample(token, top_logprobs(logits, params.logprobs or 0, token) if asked else None))
+        return samples
+
+    def _adjusted(self, logits: Tensor, sequence: Sequence) -> Tensor:
+        params, prompt = sequence.request.params, sequence.request.prompt_token_ids
+        ends = self._eos_token_ids.union(params.stop_token_ids)
+        return adjust(logits, params, prompt, sequence.output_token_ids, ends)
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:

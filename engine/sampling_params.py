@@ -77,9 +77,9 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for own in fields(self):
-            allowed, kinds = NUMBERS.get(own.type, ("", (object,)))
+            kind, types = NUMBERS.get(own.type, ("", (object,)))
             value = getattr(self, own.name)
-            _require(isinstance(value, kinds), own.name, repr(value), allowed)
+            _require(isinstance(value, types), own.name, repr(value), kind)
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(0 <= self.temperature <= 100, "temperature", self.temperature, "0 (greedy) to 100")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
@@ -93,12 +93,14 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "-2 to 2")
         for token, bias in self.logit_bias.items():
-            _require(-100 <= bias <= 100, f"logit_bias of token {token}", bias, "-100 to 100")
+            within = isinstance(bias, Real) and -100 <= bias <= 100
+            _require(within, f"logit_bias of token {token}", bias, "-100 to 100")
         limit = f"0 to max_tokens ({self.max_tokens})"
         _require(0 <= self.min_tokens <= self.max_tokens, "min_tokens", self.min_tokens, limit)
         self._check_token_ids()
         object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        _require(all(self.stop), "stop", "an empty text", "texts of at least one character")
+        texts = all(isinstance(text, str) and text for text in self.stop)
+        _require(texts, "stop", self.stop, "texts of at least one character")
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             _require(value is None or 0 <= value <= 20, name, value, "0 to 20, or None")
@@ -112,8 +114,8 @@ class SamplingParams:
                 ignored = own.name in NOT_FOR_BEAMS and value != own.default
                 _require(not ignored, own.name, value, f"{own.default} when beam_width is set")
         _require(-10 <= self.length_penalty <= 10, "length_penalty", self.length_penalty, "-10 to 10")
-        modes = (True, False, "never")
-        _require(self.early_stopping in modes, "early_stopping", repr(self.early_stopping), 'True, False or "never"')
+        allowed = self.early_stopping is True or self.early_stopping is False or self.early_stopping == "never"
+        _require(allowed, "early_stopping", repr(self.early_stopping), 'True, False or "never"')
 
     @property
     def most_branches(self) -> int:
@@ -124,14 +126,16 @@ class SamplingParams:
         for name in ("allowed_token_ids", "forbidden_token_ids", "stop_token_ids", "logit_bias"):
             tokens = getattr(self, name)
             for token in tokens or ():
-                _require(isinstance(token, Integral) and token >= 0, f"a token of {name}", repr(token), "0 or more")
+                _require(
+                    isinstance(token, Integral) and int(token) >= 0, f"a token of {name}", repr(token), "0 or more"
+                )
             if isinstance(tokens, list | set):
                 object.__setattr__(self, name, tuple(tokens))
         if self.allowed_token_ids is not None:
             banned = {*self.forbidden_token_ids, *(self.stop_token_ids if self.min_tokens else ())}
             left = set(self.allowed_token_ids) - banned
             allowed = "None, or tokens of which one at least is neither forbidden nor, with min_tokens, a stop token"
-            _require(bool(left), "allowed_token_ids", self.allowed_token_ids, allowed)
+            _require(len(left) > 0, "allowed_token_ids", self.allowed_token_ids, allowed)
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

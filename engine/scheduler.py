@@ -27,6 +27,7 @@ from .preemption import Preemption, Room
 from .request import FinishReason, Request, Sequence, SequenceStatus
 from .sampler import Sample, SequenceResult
 from .step_plan import ScheduledSequence, StepPlan
+from .swap import Swap
 
 
 @dataclass(slots=True)
@@ -54,7 +55,9 @@ class Scheduler:
         self._max_num_seqs = config.max_num_seqs
         self._budget = config.max_num_batched_tokens
         self._watermark = math.ceil(config.watermark * manager.pool.num_blocks)
-        self._preemption = Preemption(self.running, self.waiting, self.parked, manager, policy, log, config)
+        self._swap = Swap(manager, log)
+        queues = (self.running, self.waiting, self.parked)
+        self._preemption = Preemption(*queues, manager, self._swap, policy, log, config)
         self._by_priority = config.scheduling_policy == "priority"
         self._aging_steps = config.priority_aging_steps
 
@@ -220,7 +223,7 @@ class Scheduler:
             swapped = sequence.name in self.manager.tables
             prefix = [] if swapped or sequence.reads_no_cache else self.manager.find_cached_prefix(sequence)
             view = AdmissionView(
-                needs=self.manager.blocks_to_swap_in(sequence) if swapped else total - len(prefix),
+                needs=self._swap.blocks_to_swap_in(sequence) if swapped else total - len(prefix),
                 free=self.manager.free_after_sharing(prefix),
                 watermark=self._watermark if self.running else 0,
                 promised=self._promised_blocks(),
@@ -259,7 +262,7 @@ class Scheduler:
             num_computed_tokens=sequence.num_computed_tokens,
         )
         if prefix is None:
-            plan.swap_in += self.manager.swap_in(sequence, sequence.last_event)
+            plan.swap_in += self._swap.swap_in(sequence, sequence.last_event)
         else:
             self.manager.admit(sequence, prefix, sequence.last_event)
         sequence.status = SequenceStatus.RUNNING

@@ -1,0 +1,77 @@
+"""What the pages of the lessons show: parts of their scripts, run now, their pictures, and source code.
+
+A lesson is a module of tutorials/lessons. Its parts print and its pictures return SVG (see telling.py there); a page
+names one as `01_on_demand_paging.paged`.
+"""
+
+import ast
+import importlib
+import inspect
+import io
+import logging
+import sys
+import textwrap
+from contextlib import redirect_stdout
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+log = logging.getLogger("mkdocs.hooks.pagelens")
+
+ROOT = Path(__file__).parents[2]
+
+
+def printed(name: str) -> str:
+    """What a part of a lesson prints."""
+    lesson, part = name.split(".")
+    text = io.StringIO()
+    with redirect_stdout(text):
+        getattr(_lesson(lesson), part)()
+    return f"```text\n{text.getvalue().rstrip()}\n```"
+
+
+def picture(name: str) -> str:
+    """The SVG of a picture of a lesson, for the inside of a figure."""
+    lesson, function = name.split(".")
+    return str(getattr(_lesson(lesson), function)())
+
+
+def lesson_source(name: str) -> str:
+    """The source of something in a lesson."""
+    lesson, thing = name.split(".")
+    source = inspect.getsource(getattr(_lesson(lesson), thing))
+    return f'```python title="tutorials/lessons/{lesson}.py"\n{source.rstrip()}\n```'
+
+
+def code(place: str) -> str:
+    """A folded box with the source of `file.py:Class.method`, and the line where it begins."""
+    path, _, name = place.partition(":")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    node: ast.AST = ast.parse(text)
+    for part in name.split("."):
+        found = [child for child in ast.iter_child_nodes(node) if getattr(child, "name", "") == part]
+        if not found:
+            log.warning("a lesson points to %s in %s, which is not there", name, path)
+            return ""
+        node = found[0]
+    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
+    source = textwrap.indent(textwrap.dedent("\n".join(lines)), "    ")
+    title = f"`{name}` in `{path}`, line {node.lineno}"  # type: ignore[attr-defined]
+    return f'??? quote "{title}"\n\n    ```python\n{source}\n    ```'
+
+
+def grew_into(lesson: str) -> str:
+    """The table of lesson 1: which piece of PagedKVCache became which file."""
+    rows = ["| In `PagedKVCache` | In the engine | What is new there |", "|---|---|---|"]
+    for line, path, name, new in _lesson(lesson).GREW_INTO:
+        more = "…" if line.rstrip()[-1] in "([=" else ""
+        rows.append(f"| `{line}{more}` | `{path}`: `{name}` | {new} |")
+    return "\n".join(rows)
+
+
+@cache
+def _lesson(name: str) -> ModuleType:
+    folder = str(ROOT / "tutorials" / "lessons")
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
