@@ -250,8 +250,11 @@ class Engine:
         plan = self.plan()
         try:
             launched = self.launch(plan)
-        except Exception as error:
-            return self.fail(plan, error)
+        except BaseException as error:
+            outputs = self.fail(plan, error)
+            if isinstance(error, Exception):
+                return outputs
+            raise  # Ctrl-C: the state is whole again
         return self.commit(plan, launched)
 
     def plan(self) -> StepPlan:
@@ -314,7 +317,7 @@ class Engine:
         self._end_step(plan, started)
         return self.outputs.process_ended(ended) + new + beams
 
-    def fail(self, plan: StepPlan, error: Exception) -> list[SequenceOutput]:
+    def fail(self, plan: StepPlan, error: BaseException) -> list[SequenceOutput]:
         """End the sequences of a plan whose launch failed, and take back what its blocks were said to hold."""
         self._begin(Phase.COMMIT)
         cause = self.log.emit(ev.StepFailed, Why.STEP_FAILED, plan.event, error=f"{type(error).__name__}: {error}")

@@ -79,7 +79,8 @@ class Sampler:
         if item.num_samples:
             last, search = logits[-1], sequence.request.search
             if search is not None:
-                result.candidates = top_candidates(self._adjusted(last, sequence), search.num_candidates)
+                scores = self._adjusted(last.float().log_softmax(dim=-1), sequence)  # in this order: transformers'
+                result.candidates = top_candidates(scores, search.num_candidates)
             else:
                 result.samples = self._samples(last, sequence, item.num_samples)
         return result
@@ -142,9 +143,9 @@ def top_logprobs(logits: Tensor, count: int, token_id: int) -> dict[int, float]:
     return found if token_id in found else found | {token_id: float(logprobs[token_id])}
 
 
-def top_candidates(logits: Tensor, count: int) -> list[Candidate]:
-    """The `count` likeliest tokens with their log-probabilities, likeliest first; a banned token is none."""
-    top = logits.float().log_softmax(dim=-1).topk(min(count, len(logits)))
+def top_candidates(logprobs: Tensor, count: int) -> list[Candidate]:
+    """The `count` likeliest tokens with their log-probabilities, likeliest first; banned ones, at -inf, are none."""
+    top = logprobs.topk(min(count, len(logprobs)))
     pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
     return [Candidate(token, logprob) for token, logprob in pairs if logprob > -np.inf]
 

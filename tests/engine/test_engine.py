@@ -142,6 +142,22 @@ def test_a_failed_launch_ends_its_sequences_unseals_what_it_sealed_and_nothing_e
     check_map(engine, engine.log.snapshot())
 
 
+def test_ctrl_c_in_the_middle_of_a_launch_leaves_an_engine_that_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = ShadowRunner(16, 4)
+    engine = scripted_engine(16, 4, runner)
+    prompt = list(range(9))
+    engine.add_request(prompt, SamplingParams(max_tokens=4))
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "execute", lambda launch: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+    check_integrity(engine)
+    engine.add_request(prompt, SamplingParams(max_tokens=4))
+    while engine.has_work:
+        engine.step()
+    check_map(engine, engine.log.snapshot())
+
+
 def test_requests_are_named_like_columns_of_a_sheet() -> None:
     engine = scripted_engine(num_blocks=64)
     names = [engine.add_request([1], SamplingParams(max_tokens=1)).request_id for _ in range(28)]
