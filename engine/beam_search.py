@@ -33,10 +33,11 @@ class Continuation(NamedTuple):
 
 @dataclass(slots=True)
 class Hypothesis:
-    """A finished beam: its generated tokens and its score."""
+    """A finished beam: its generated tokens, its score, and why it ended ("stop", "length", or what cut it off)."""
 
     token_ids: list[int]
     score: float
+    finish_reason: str
 
 
 @dataclass(slots=True)
@@ -79,27 +80,25 @@ class BeamSearch:
             for continuation, end in zip(best[:width], ends, strict=False):
                 if end:
                     tokens = [*outputs[continuation.parent], continuation.token_id]
-                    self._keep_best(tokens, continuation.score / self.length**self.params.length_penalty)
+                    reason = "stop" if continuation.token_id in self.end_token_ids else "length"
+                    self._keep_best(tokens, continuation.score, reason)
         going = [continuation for continuation, end in zip(best, ends, strict=True) if not end][:width]
         self.scores = [continuation.score for continuation in going]
         self._can_improve = self._can_improve and self._improvement_possible()
         self.done = not going or not self._accepts_more()
         return [] if self.done else going
 
-    def give_up(self, beam: int, output: list[int]) -> None:
+    def give_up(self, beam: int, output: list[int], reason: str) -> None:
         """A running beam ended from outside (out of memory, say): what it has counts as finished."""
-        self.finished.append(
-            Hypothesis(output, self.scores.pop(beam) / max(1, len(output)) ** self.params.length_penalty)
-        )
-        self.finished.sort(key=lambda hypothesis: -hypothesis.score)
-        del self.finished[self.params.beam_width :]
+        self._keep_best(output, self.scores.pop(beam), reason)
 
     def _accepts_more(self) -> bool:
         full = len(self.finished) == self.params.beam_width
         return self._can_improve and not (full and self.params.early_stopping is True)
 
-    def _keep_best(self, token_ids: list[int], score: float) -> None:
-        self.finished.append(Hypothesis(token_ids, score))
+    def _keep_best(self, token_ids: list[int], log_probability: float, reason: str) -> None:
+        score = log_probability / max(1, len(token_ids)) ** self.params.length_penalty
+        self.finished.append(Hypothesis(token_ids, score, reason))
         self.finished.sort(key=lambda hypothesis: -hypothesis.score)
         del self.finished[self.params.beam_width :]
 

@@ -98,6 +98,13 @@ class Breakpoints:
             self.hits = [] if self._follower is None else self._match(self._follower)
             return self.hits[0].event.seq if self.hits else None
 
+    def pass_over(self) -> None:
+        """The engine goes on: what happened while it stood is no reason to halt again."""
+        with self._lock:
+            self.hits = []
+            if self._follower is not None:
+                self._follower.new_facts()
+
     def _match(self, follower: "_Follower") -> list[Hit]:
         hits = []
         for facts in follower.new_facts():

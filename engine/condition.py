@@ -39,11 +39,17 @@ class ConditionError(PagelensError):
 
 
 class _Part(NamedTuple):
-    """A translated piece: the kinds that it can be true for, the test, and the names that it compares."""
+    """A translated piece: the kinds that it can be true for, the test, and whether it is about `free` alone."""
 
     kinds: frozenset[str]
     test: Callable[[Facts], bool]
-    names: frozenset[str]
+    only_free: bool = False
+
+    def settled(self) -> "_Part":
+        """`free < 3` alone is true of every event while memory is low: look at those that made it so."""
+        if not self.only_free:
+            return self
+        return _Part(self.kinds & _CHANGES_FREE, lambda facts: facts.changed_free and self.test(facts))
 
 
 class Condition:
@@ -51,18 +57,11 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        part = _Translator(self.text).translate()
-        self._kinds, self._test = part.kinds, part.test
-        # `free < 3` alone is true of every event while memory is low: look at those that made it so.
-        self._only_changes = part.names == {"free"} and part.kinds == KINDS
-        if self._only_changes:
-            self._kinds = _CHANGES_FREE
+        self._kinds, self._test, _ = _Translator(self.text).translate().settled()
 
     def matches(self, facts: Facts) -> bool:
         """Whether the event is what this condition waits for."""
-        if type(facts.event).__name__ not in self._kinds or (self._only_changes and not facts.changed_free):
-            return False
-        return self._test(facts)
+        return type(facts.event).__name__ in self._kinds and self._test(facts)
 
 
 class _Translator:
@@ -92,20 +91,20 @@ class _Translator:
     def _part(self, node: ast.expr) -> _Part:
         match node:
             case ast.Name(id=name) if name in KINDS:
-                return _Part(frozenset({name}), lambda facts: type(facts.event).__name__ == name, frozenset())
+                return _Part(frozenset({name}), lambda facts: type(facts.event).__name__ == name)
             case ast.BoolOp(op=ast.And(), values=values):
                 parts = [self._part(value) for value in values]
                 tests = [part.test for part in parts]
                 kinds = frozenset.intersection(*(part.kinds for part in parts))
-                return _Part(kinds, lambda facts: all(test(facts) for test in tests), _names(parts))
+                return _Part(kinds, lambda facts: all(t(facts) for t in tests), all(p.only_free for p in parts))
             case ast.BoolOp(op=ast.Or(), values=values):
-                parts = [self._part(value) for value in values]
+                parts = [self._part(value).settled() for value in values]
                 tests = [part.test for part in parts]
                 kinds = frozenset.union(*(part.kinds for part in parts))
-                return _Part(kinds, lambda facts: any(test(facts) for test in tests), _names(parts))
+                return _Part(kinds, lambda facts: any(t(facts) for t in tests))
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 part = self._part(operand)
-                return _Part(KINDS, lambda facts: not part.test(facts), part.names)
+                return _Part(KINDS, lambda facts: not part.test(facts), part.only_free)
             case ast.Compare():
                 return self._comparison(node)
             case ast.Name(id=name) if name in IS_NUMBER:
@@ -128,7 +127,7 @@ class _Translator:
             found = [value(facts) for value in values]
             return all(test(found[i], found[i + 1]) for i, test in enumerate(tests))
 
-        return _Part(kinds, test, names)
+        return _Part(kinds, test, names == {"free"})
 
     def _operand(self, node: ast.expr) -> Callable[[Facts], tuple[Any, ...]]:
         """The values that one side of a comparison can have: several where an event names several blocks, say."""
@@ -198,10 +197,6 @@ class _Translator:
     def _refuse(self, node: ast.expr, what: str) -> NoReturn:
         column = len(self.text.encode()[: node.col_offset].decode()) + 1
         raise ConditionError(f"at column {column} of {self.text!r}: {what}")
-
-
-def _names(parts: list[_Part]) -> frozenset[str]:
-    return frozenset().union(*(part.names for part in parts))
 
 
 def _compare(op: ast.cmpop) -> Callable[[tuple[Any, ...], tuple[Any, ...]], bool]:

@@ -35,7 +35,8 @@ class EngineConfig:
         priority_aging_steps: steps of waiting that make a request more urgent by 1 under "priority".
         max_preemptions: a request preempted this often is no victim while there is another.
         watermark: share of the pool that admission leaves free for the growth of running sequences.
-        policy: "module:Class" with the three decisions of `policies.Policy`; "" is the default policy.
+        policy: "module:Class" with the three decisions of `policies.Policy`; "" is the default policy, which
+            under "priority" lets the least urgent request give way.
 
     Raises:
         ConfigError: a value is out of range, or asks for machinery that this version does not have.

@@ -60,7 +60,7 @@ class Debugger:
 
     @property
     def hits(self) -> list[Hit]:
-        """The events for which the engine stands now, each with its breakpoint; empty if it stands for another reason."""
+        """The events for which the engine stands now, each with its breakpoint; empty if for another reason."""
         return list(self.loop.breakpoints.hits)
 
     # moving

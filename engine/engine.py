@@ -17,7 +17,6 @@ import torch
 from . import events as ev
 from .attention import select_kernels
 from .beam_search import BeamSearch
-from .block_table import blocks_needed
 from .config import EngineConfig
 from .errors import ConfigError, RequestError
 from .event_log import EventLog, LogHeader
@@ -26,8 +25,9 @@ from .kv_cache import num_gpu_blocks, num_host_blocks
 from .kv_cache_manager import KVCacheManager
 from .models.loader import LoadedModel, load_model
 from .output_processor import OutputProcessor, SequenceOutput
-from .policies import load_policy
+from .policies import LowestPriority, load_policy
 from .request import FinishReason, Request, Sequence, request_name
+from .request_checks import RequestChecks
 from .runner import Launch, ModelRunner, Runner
 from .sampler import SequenceResult
 from .sampling_params import SamplingParams
@@ -86,7 +86,8 @@ class Engine:
             kernel=self.kernel,
         )
         self.log = EventLog(header, enabled=log_events)
-        policy = load_policy(config.policy)
+        by_priority = config.scheduling_policy == "priority"
+        policy = load_policy(config.policy or (f"{LowestPriority.__module__}:LowestPriority" if by_priority else ""))
         self.manager = KVCacheManager(
             num_blocks, config.block_size, config.enable_prefix_caching, policy, self.log, host_blocks
         )
@@ -96,55 +97,23 @@ class Engine:
         self._num_requests = 0
         eos = self.loaded.eos_token_ids if self.loaded else frozenset()
         self.outputs = OutputProcessor(self.tokenizer, eos, self.max_model_len)
+        vocab_size = self.loaded.config.vocab_size if self.loaded else 1 << 63
+        self._checks = RequestChecks(config, self.max_model_len, num_blocks, vocab_size, eos)
 
     @property
     def tokenizer(self) -> Any:
         """The model's `transformers` tokenizer; None for a script or a checkpoint without one."""
         return self.loaded.tokenizer if self.loaded else None
 
-    @property
-    def _vocab_size(self) -> int:
-        return self.loaded.config.vocab_size if self.loaded else 1 << 63
-
     # requests
 
     def tokenize(self, prompt: str | list[int]) -> list[int]:
-        """Token ids of a prompt. Raises RequestError for text without a tokenizer, or ids outside the vocabulary."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise RequestError("this model has no tokenizer: give the prompt as a list of token ids")
-            return list(self.tokenizer.encode(prompt))
-        for token in prompt:
-            if not isinstance(token, int) or not 0 <= token < self._vocab_size:
-                raise RequestError(f"prompt token {token!r} is not one of the model's {self._vocab_size} tokens")
-        return list(prompt)
-
-    def check_request(self, prompt_token_ids: list[int], params: SamplingParams) -> None:
-        """Raise RequestError if this request could never be served; what merely has to wait is fine."""
-        length = len(prompt_token_ids)
-        if length == 0:
-            raise RequestError("the prompt is empty: give at least one token")
-        if length >= self.max_model_len:
-            raise RequestError(
-                f"the prompt has {length} tokens, but prompt and output together may have {self.max_model_len} "
-                "(max_model_len): shorten the prompt"
-            )
-        needs = blocks_needed(length + 1, self.config.block_size)
-        if needs > self.manager.pool.num_blocks:
-            raise RequestError(
-                f"the prompt of {length} tokens and its first new token need {needs} blocks, but the pool has "
-                f"{self.manager.pool.num_blocks}: shorten the prompt or raise num_gpu_blocks_override"
-            )
-        if params.most_branches > self.config.max_num_seqs:
-            name = "beam_width" if params.beam_width else "n"
-            raise RequestError(
-                f"{name} is {params.most_branches}, but at most {self.config.max_num_seqs} sequences run (max_num_seqs)"
-            )
-        vocab_size = self._vocab_size
-        named = [*params.logit_bias, *(params.allowed_token_ids or ()), *params.forbidden_token_ids]
-        for token in [*named, *params.stop_token_ids]:
-            if not 0 <= token < vocab_size:
-                raise RequestError(f"token {token} of the sampling parameters is not one of the model's {vocab_size}")
+        """Token ids of a prompt. Raises RequestError for text if the model has no tokenizer."""
+        if not isinstance(prompt, str):
+            return list(prompt)
+        if self.tokenizer is None:
+            raise RequestError("this model has no tokenizer: give the prompt as a list of token ids")
+        return list(self.tokenizer.encode(prompt))
 
     def add_request(
         self,
@@ -170,7 +139,8 @@ class Engine:
             if name in self.requests:
                 raise RequestError(f"request id {name!r} is in use by a request that has not ended")
             token_ids = self.tokenize(prompt)
-            self.check_request(token_ids, params)
+            self._checks.check(token_ids, params)
+            self._checks.check_priority(priority)
         except RequestError as error:
             self.log.emit(ev.RequestRejected, Why.INVALID, request=name, message=str(error))
             raise
@@ -207,13 +177,10 @@ class Engine:
 
         `priorities` and `cache_salts` are one for each request, or empty.
         """
-        if any(priorities) and self.config.scheduling_policy != "priority":
-            raise RequestError(
-                f"priority is {next(filter(None, priorities))}, but scheduling_policy is 'fcfs', which heeds none: "
-                "set scheduling_policy='priority'"
-            )
+        for priority in priorities:
+            self._checks.check_priority(priority)
         for prompt, params in requests:
-            self.check_request(self.tokenize(prompt), params)
+            self._checks.check(self.tokenize(prompt), params)
         priorities, cache_salts = priorities or [0] * len(requests), cache_salts or [""] * len(requests)
         return [
             self.add_request(prompt, params, priority=priority, cache_salt=salt)
@@ -310,8 +277,9 @@ class Engine:
             for output in new:
                 if output.finish_reason is not None and output.why_finished is not None:
                     self.scheduler.finish(output.sequence, output.finish_reason, output.why_finished, cause)
-        searched = {item.sequence.request for item in plan.scheduled if item.sequence.request.search is not None}
-        beams = [self.outputs.process_beams(request) for request in searched if request.is_finished]
+        touched = {sequence.request: None for sequence in [*(item.sequence for item in plan.scheduled), *plan.finished]}
+        searched = [request for request in touched if request.search is not None and request.is_finished]
+        beams = [self.outputs.process_beams(request) for request in searched]
         ended = [sequence for sequence in plan.finished if sequence.request.search is None]
         self._forget([*plan.finished, *(output.sequence for output in new + beams)])
         self._end_step(plan, started)

@@ -23,20 +23,21 @@ from .engine import Engine
 from .errors import PagelensError, RequestError
 from .event_log import EventLog
 from .events import Phase, Why
+from .mailbox import Command, Mailbox
 from .output_processor import SequenceOutput
-from .request import FinishReason, SequenceStatus, request_name
+from .queued_requests import QueuedRequests
+from .request import FinishReason, SequenceStatus
 from .sampling_params import SamplingParams
 
 Listener = Callable[[SequenceOutput], None]
-NOT_RUNNING = "the engine is not running: start() the loop first"
 
 
 class EngineLoop:
     """Steps the engine while it has work and is not halted. All methods may be called from any thread but its own.
 
-    `steps_per_second` limits the speed, None is as fast as it goes. `breakpoints` tell for which events to halt (a
-    `Debugger` sets them). `failure` is set if the engine itself broke down; everything asked afterwards is answered with
-    it.
+    `steps_per_second` limits the speed, None is as fast as it goes. `breakpoints` tell for which events to halt
+    (a `Debugger` sets them). `failure` is set if the engine itself broke down; everything asked afterwards is answered
+    with it.
     """
 
     def __init__(self, engine: Engine, steps_per_second: float | None = None) -> None:
@@ -48,12 +49,9 @@ class EngineLoop:
         self._goal: Why | None = None  # user_phase or user_step: halt when that is over
         self._in_step = False
         self._stopping = False
-        self._closed = False
-        self._lock = threading.Lock()
-        self._commands: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._mailbox = Mailbox(lambda: RequestError("the engine is not running: start() the loop first"))
+        self._queued = QueuedRequests(engine)
         self._listeners: dict[str, Listener] = {}
-        self._joining: dict[str, tuple[str | list[int], SamplingParams]] = {}
-        self._aborting: dict[str, None] = {}
         self._arrivals: list[Future[None]] = []  # of those who wait for the next halt
         self._still = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -76,10 +74,11 @@ class EngineLoop:
     @property
     def queued(self) -> list[str]:
         """Requests that will join when the step is over, in the middle of which the engine stands."""
-        return list(self._joining)
+        return self._queued.names
 
     def start(self) -> "EngineLoop":
         """Start the thread; returns the loop."""
+        self._mailbox.open()
         self._thread.start()
         return self
 
@@ -90,7 +89,7 @@ class EngineLoop:
             self._stopping = True
 
         with contextlib.suppress(RequestError):  # it has stopped already
-            self._send(stop)
+            self._mailbox.send(stop)
             self._thread.join()
 
     def submit(self, prompt: str | list[int], params: SamplingParams, listener: Listener | None = None) -> str:
@@ -102,7 +101,8 @@ class EngineLoop:
         """
 
         def submit() -> str:
-            request_id = self._queue(prompt, params) if self._in_step else self._add(prompt, params)
+            add = self._queued.add if self._in_step else self._add
+            request_id = add(prompt, params)
             if listener is not None:
                 self._listeners[request_id] = listener
             return request_id
@@ -120,7 +120,7 @@ class EngineLoop:
                 return [request.request_id for request in self.engine.add_requests(requests)]
             for prompt, params in requests:
                 self.engine.check_request(self.engine.tokenize(prompt), params)
-            return [self._queue(prompt, params) for prompt, params in requests]
+            return [self._queued.add(prompt, params) for prompt, params in requests]
 
         ids: list[str] = self._ask(submit_all)
         return ids
@@ -141,12 +141,10 @@ class EngineLoop:
         """
 
         def abort() -> None:
-            if not self._in_step:
-                self._deliver(self.engine.abort(request_id))
-            elif request_id in self.engine.requests or request_id in self._joining:
-                self._aborting[request_id] = None
+            if self._in_step:
+                self._queued.abort(request_id)
             else:
-                raise RequestError(f"there is no unfinished request {request_id!r}")
+                self._deliver(self.engine.abort(request_id))
 
         self._ask(abort)
 
@@ -164,8 +162,8 @@ class EngineLoop:
     def step(self) -> None:
         """One whole step of the halted engine, or the rest of the one in which it stands.
 
-        Returns when it stands again, which a breakpoint may bring about earlier. Raises PagelensError if it is not halted,
-        or has nothing to do.
+        Returns when it stands again, which a breakpoint may bring about earlier. Raises PagelensError if it is not
+        halted, or has nothing to do.
         """
         self._move(Why.USER_STEP)
 
@@ -204,6 +202,7 @@ class EngineLoop:
 
     def _continue(self, why: Why) -> None:
         self._halted_after = None
+        self.breakpoints.pass_over()
         self.log.emit(ev.EngineContinued, why)
 
     def _halt(self, phase: Phase, why: Why, cause: int = -1) -> None:
@@ -267,7 +266,7 @@ class EngineLoop:
             outputs = engine.commit(plan, launched)
         self._in_step = False
         self._deliver(outputs)
-        self._carry_out_queued()
+        self._queued.carry_out(self._deliver)
         self._stand_if_asked(Phase.COMMIT)
 
     def _stand_if_asked(self, phase: Phase) -> None:
@@ -279,58 +278,29 @@ class EngineLoop:
         elif self._goal is Why.USER_PHASE or (self._goal is Why.USER_STEP and phase is Phase.COMMIT):
             self._halt(phase, self._goal)
         while self.halted and self._in_step and not self._stopping:
-            self._answer(*self._commands.get())
+            self._answer_one(block=True)
 
     def _add(self, prompt: str | list[int], params: SamplingParams) -> str:
         return self.engine.add_request(prompt, params).request_id
 
-    def _queue(self, prompt: str | list[int], params: SamplingParams) -> str:
-        """Check a request in the middle of a step, and promise it a name."""
-        engine = self.engine
-        request_id = request_name(engine._num_requests + len(self._joining))
-        try:
-            if request_id in engine.requests:
-                raise RequestError(f"request id {request_id!r} is in use by a request that has not ended")
-            engine.check_request(engine.tokenize(prompt), params)
-        except RequestError as error:
-            self.log.emit(ev.RequestRejected, Why.INVALID, request=request_id, message=str(error))
-            raise
-        self._joining[request_id] = (prompt, params)
-        return request_id
-
-    def _carry_out_queued(self) -> None:
-        """The step is over: what came in its middle happens now."""
-        joining, self._joining = self._joining, {}
-        aborting, self._aborting = self._aborting, {}
-        for request_id, (prompt, params) in joining.items():
-            self.engine.add_request(prompt, params, request_id)
-        for request_id in aborting:
-            if request_id in self.engine.requests:  # it may have ended by itself
-                self._deliver(self.engine.abort(request_id))
-
     def _answer_commands(self) -> None:
         """Answer what is there; without anything else to do, wait for it."""
-        while not self._stopping:
-            try:
-                command, answer = self._commands.get(block=self._has_nothing_to_do)
-            except queue.Empty:
-                return
-            self._answer(command, answer)
+        while not self._stopping and self._answer_one(block=self._has_nothing_to_do):
             self._halt_for_idle_events()
 
     def _answer_commands_until(self, started: float) -> None:
         """Let the time pass that the speed limit asks for, still answering."""
         while (limit := self.steps_per_second) and not (self._stopping or self.halted):
             left = started + 1 / limit - time.perf_counter()
-            if left <= 0:
-                return
-            try:
-                self._answer(*self._commands.get(timeout=left))
-            except queue.Empty:
+            if left <= 0 or not self._answer_one(block=True, timeout=left):
                 return
             self._halt_for_idle_events()
 
-    def _answer(self, command: Callable[[], Any], answer: "Future[Any]") -> None:
+    def _answer_one(self, block: bool, timeout: float | None = None) -> bool:
+        letter = self._mailbox.take(block, timeout)
+        if letter is None:
+            return False
+        command, answer = letter
         try:
             result = command()
         except Exception as error:
@@ -338,6 +308,7 @@ class EngineLoop:
         else:
             self._note_stillness()
             answer.set_result(result)
+        return True
 
     def _halt_for_idle_events(self) -> None:
         """A request that arrives or is aborted may be what a breakpoint waits for."""
@@ -359,7 +330,7 @@ class EngineLoop:
         """The engine raised outside a launch, so its state cannot be trusted: tell everyone who waits for it."""
         self.failure, self._in_step = error, False
         with contextlib.suppress(Exception):
-            self._carry_out_queued()
+            self._queued.carry_out(self._deliver)
         outputs = []
         for request in self.engine.requests.values():
             for sequence in request.sequences:
@@ -377,11 +348,7 @@ class EngineLoop:
                 for request_id in list(self.engine.requests):
                     self._deliver(self.engine.abort(request_id))
         finally:
-            with self._lock:
-                self._closed = True
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    self._commands.get_nowait()[1].set_exception(RequestError(NOT_RUNNING))
+            self._mailbox.close()
             self._tell_arrivals()
             self._still.set()
 
@@ -402,21 +369,13 @@ class EngineLoop:
                 with contextlib.suppress(RequestError):  # it ended meanwhile
                     self.abort(request_id)
 
-    def _ask(self, command: Callable[[], Any]) -> Any:
+    def _ask(self, command: Command) -> Any:
         """Have the engine's thread run `command` where no phase runs, and wait for what it returns or raises."""
-        if self.failure is not None:
-            raise self._failed()
-        return self._send(command).result()
-
-    def _send(self, command: Callable[[], Any]) -> "Future[Any]":
         if threading.current_thread() is self._thread:
             raise PagelensError("a listener runs on the engine's own thread, which cannot wait for itself")
-        answer: Future[Any] = Future()
-        with self._lock:
-            if self._closed or not self._thread.is_alive():
-                raise RequestError(NOT_RUNNING)
-            self._commands.put((command, answer))
-        return answer
+        if self.failure is not None:
+            raise self._failed()
+        return self._mailbox.send(command).result()
 
     def _failed(self) -> RequestError:
         error = RequestError(f"the engine has stopped: {self.failure}")

@@ -1,7 +1,7 @@
 """The names by which a condition speaks of an event.
 
 block       17 in   BlockAllocated.block   BlockCopied.source, .destination   BlocksSwappedOut.blocks
-sequence    "A.0"   SequenceScheduled.sequence   TokensGenerated.sequences   RequestPreempted.for_sequence
+sequence    "A.0"   SequenceScheduled.sequence   TokensGenerated.sequences   SequenceForked.child
 request     "A"     RequestArrived.request, and whatever names one of its sequences
 kind        the event's type
 free        the free blocks of the pool after the event, whatever the event
@@ -21,12 +21,14 @@ CLOSED: dict[str, Iterable[str]] = {"kind": sorted(KINDS), "why": Why, "phase": 
 
 _SPOKEN_OF = {
     "block": ("block", "source", "destination", "blocks"),
-    "sequence": ("sequence", "sequences", "child", "for_sequence"),
+    "sequence": ("sequence", "sequences", "child"),
     "request": ("request",),
 }
 _HINTS = {kind: get_type_hints(EVENT_TYPES[kind]) for kind in KINDS}
 
-IS_NUMBER = {name: hint in (int, list[int]) for hints in _HINTS.values() for name, hint in hints.items()}
+_NUMBERS = (int, float, list[int], list[float])
+
+IS_NUMBER = {name: hint in _NUMBERS for hints in _HINTS.values() for name, hint in hints.items()}
 """Every name, and whether it stands for numbers; the others are text."""
 IS_NUMBER |= {"kind": False, "block": True, "sequence": False, "request": False, "free": True}
 

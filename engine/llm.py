@@ -145,13 +145,12 @@ class LLM:
                 result.prompt_logprobs = [None, *(request.prompt_logprobs.get(position) for position in positions)]
 
     def _beams(self, search: BeamSearch) -> list[CompletionOutput]:
-        ends = self.engine.outputs.end_token_ids(search.params)
         return [
             CompletionOutput(
                 index=index,
                 text=self.engine.outputs.decode(beam.token_ids),
                 token_ids=beam.token_ids,
-                finish_reason="stop" if beam.token_ids and beam.token_ids[-1] in ends else "length",
+                finish_reason=beam.finish_reason,
                 score=beam.score,
             )
             for index, beam in enumerate(search.finished)

@@ -72,10 +72,8 @@ class OutputProcessor:
     def process_beams(self, request: Request) -> SequenceOutput:
         """The one output of a beam search that is over."""
         assert request.search is not None
-        best = request.search.finished[0].token_ids
-        ended = best and best[-1] in self.end_token_ids(request.params)
-        reason = FinishReason.STOP if ended else FinishReason.LENGTH
-        return SequenceOutput(request.sequences[0], None, self.decode(best), reason)
+        best = request.search.finished[0]
+        return SequenceOutput(request.sequences[0], None, self.decode(best.token_ids), FinishReason(best.finish_reason))
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of finished output tokens."""

@@ -72,13 +72,14 @@ class Scheduler:
         self.waiting.extend(request.sequences)
 
     def urgency(self, request: Request, step: int) -> tuple[float, int]:
-        """Sort key, most urgent first: order of arrival, under "priority" after the priority aged by waiting.
+        """Sort key, most urgent first: under "fcfs" all are alike and keep their order; under "priority" it is the
+        priority aged by waiting, then the order of arrival.
 
         Every `priority_aging_steps` steps of waiting make a request more urgent by 1, so that none waits for ever: one
         of priority p overtakes newcomers of priority q after at most (p - q) * priority_aging_steps steps.
         """
         if not self._by_priority:
-            return 0, request.arrival
+            return 0, 0
         return request.priority - (step - request.waits_since) / self._aging_steps, request.arrival
 
     def plan(self, step: int) -> StepPlan:
@@ -90,7 +91,9 @@ class Scheduler:
             ordered = sorted(self.waiting, key=lambda s: self.urgency(s.request, step))
             self.waiting.clear()
             self.waiting.extend(ordered)
-        for sequence in sorted(self.running, key=lambda s: s.num_uncomputed_tokens > 1):
+        for sequence in sorted(
+            self.running, key=lambda s: (s.num_uncomputed_tokens > 1, *self.urgency(s.request, step))
+        ):
             if plan.num_tokens == self._budget:
                 break
             if sequence.num_uncomputed_tokens == 0:  # a beam that waits for the others
@@ -128,6 +131,9 @@ class Scheduler:
             elif result.samples:
                 rest = [self._fork(sequence, Why.PARALLEL_SAMPLING) for _ in result.samples[1:]]
                 grown += zip([sequence, *rest], result.samples, strict=True)
+        for request in {sequence.request for sequence in plan.finished}:  # the others need not wait for it any longer
+            if request.search is not None and request.beams and all(beam.candidates for beam in request.beams):
+                grown += self._advance_beams(request)
         for sequence, sample in grown:
             sequence.token_ids.append(sample.token_id)
         return grown
@@ -158,7 +164,7 @@ class Scheduler:
         self.manager.free(sequence, Why.SEQUENCE_FINISHED, sequence.last_event)
         search, beams = sequence.request.search, sequence.request.beams
         if search is not None and sequence in beams and reason is not FinishReason.BEAM:
-            search.give_up(beams.index(sequence), sequence.output_token_ids)
+            search.give_up(beams.index(sequence), sequence.output_token_ids, reason)
             beams.remove(sequence)
 
     def _finish_without_room(self, sequence: Sequence, plan: StepPlan) -> None:
