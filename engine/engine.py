@@ -98,7 +98,7 @@ class Engine:
         eos = self.loaded.eos_token_ids if self.loaded else frozenset()
         self.outputs = OutputProcessor(self.tokenizer, eos, self.max_model_len)
         vocab_size = self.loaded.config.vocab_size if self.loaded else 1 << 63
-        self._checks = RequestChecks(config, self.max_model_len, num_blocks, vocab_size, eos)
+        self.checks = RequestChecks(config, self.max_model_len, num_blocks, vocab_size, eos)
 
     @property
     def tokenizer(self) -> Any:
@@ -139,8 +139,8 @@ class Engine:
             if name in self.requests:
                 raise RequestError(f"request id {name!r} is in use by a request that has not ended")
             token_ids = self.tokenize(prompt)
-            self._checks.check(token_ids, params)
-            self._checks.check_priority(priority)
+            self.checks.check(token_ids, params)
+            self.checks.check_priority(priority)
         except RequestError as error:
             self.log.emit(ev.RequestRejected, Why.INVALID, request=name, message=str(error))
             raise
@@ -178,9 +178,9 @@ class Engine:
         `priorities` and `cache_salts` are one for each request, or empty.
         """
         for priority in priorities:
-            self._checks.check_priority(priority)
+            self.checks.check_priority(priority)
         for prompt, params in requests:
-            self._checks.check(self.tokenize(prompt), params)
+            self.checks.check(self.tokenize(prompt), params)
         priorities, cache_salts = priorities or [0] * len(requests), cache_salts or [""] * len(requests)
         return [
             self.add_request(prompt, params, priority=priority, cache_salt=salt)

@@ -101,8 +101,10 @@ class EngineLoop:
         """
 
         def submit() -> str:
-            add = self._queued.add if self._in_step else self._add
-            request_id = add(prompt, params)
+            if self._in_step:
+                request_id = self._queued.add(prompt, params)
+            else:
+                request_id = self.engine.add_request(prompt, params).request_id
             if listener is not None:
                 self._listeners[request_id] = listener
             return request_id
@@ -116,11 +118,9 @@ class EngineLoop:
         """
 
         def submit_all() -> list[str]:
-            if not self._in_step:
-                return [request.request_id for request in self.engine.add_requests(requests)]
-            for prompt, params in requests:
-                self.engine.check_request(self.engine.tokenize(prompt), params)
-            return [self._queued.add(prompt, params) for prompt, params in requests]
+            if self._in_step:
+                return self._queued.add_all(requests)
+            return [request.request_id for request in self.engine.add_requests(requests)]
 
         ids: list[str] = self._ask(submit_all)
         return ids
@@ -279,9 +279,6 @@ class EngineLoop:
             self._halt(phase, self._goal)
         while self.halted and self._in_step and not self._stopping:
             self._answer_one(block=True)
-
-    def _add(self, prompt: str | list[int], params: SamplingParams) -> str:
-        return self.engine.add_request(prompt, params).request_id
 
     def _answer_commands(self) -> None:
         """Answer what is there; without anything else to do, wait for it."""

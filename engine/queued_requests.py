@@ -36,12 +36,18 @@ class QueuedRequests:
         try:
             if request_id in engine.requests:
                 raise RequestError(f"request id {request_id!r} is in use by a request that has not ended")
-            engine.check_request(engine.tokenize(prompt), params)
+            self._check(prompt, params)
         except RequestError as error:
             engine.log.emit(ev.RequestRejected, Why.INVALID, request=request_id, message=str(error))
             raise
         self._joining[request_id] = (prompt, params)
         return request_id
+
+    def add_all(self, requests: list[tuple[str | list[int], SamplingParams]]) -> list[str]:
+        """Several requests, or none: raises RequestError if one of them cannot be served."""
+        for prompt, params in requests:
+            self._check(prompt, params)
+        return [self.add(prompt, params) for prompt, params in requests]
 
     def abort(self, request_id: str) -> None:
         """Note that a request, queued or not, is to end. Raises RequestError if there is none of this name."""
@@ -51,6 +57,8 @@ class QueuedRequests:
 
     def carry_out(self, deliver: Callable[[list[SequenceOutput]], None]) -> None:
         """The step is over: let the queued requests join, in order, and end what is to end."""
+        if not (self._joining or self._aborting):
+            return
         joining, self._joining = self._joining, {}
         aborting, self._aborting = self._aborting, {}
         for request_id, (prompt, params) in joining.items():
@@ -58,3 +66,6 @@ class QueuedRequests:
         for request_id in aborting:
             if request_id in self._engine.requests:
                 deliver(self._engine.abort(request_id))
+
+    def _check(self, prompt: str | list[int], params: SamplingParams) -> None:
+        self._engine._checks.check(self._engine.tokenize(prompt), params)
