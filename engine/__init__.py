@@ -1,6 +1,7 @@
 """Pagelens's engine: paged attention with nothing hidden. Start reading at `engine.py`."""
 
 from .config import EngineConfig
+from .debugger import Debugger
 from .engine import Engine
 from .engine_loop import EngineLoop
 from .errors import ConfigError, ModelError, PagelensError, RequestError, TraceError
@@ -11,6 +12,7 @@ __all__ = [
     "LLM",
     "CompletionOutput",
     "ConfigError",
+    "Debugger",
     "Engine",
     "EngineConfig",
     "EngineLoop",

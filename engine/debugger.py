@@ -86,8 +86,7 @@ class Debugger:
 
         Returns at once. Raises ConditionError if the condition cannot be read or can never match.
         """
-        self.loop.breakpoints.run_until(_condition(condition, values))
-        self.loop.run()
+        self.loop.run(_condition(condition, values))
 
     def run_to_token(self, sequence: str) -> None:
         """Go on until `sequence` has its next token, or ends without one. Returns at once.

@@ -227,13 +227,15 @@ class Engine:
     def plan(self) -> StepPlan:
         """Decide what this step computes."""
         self._begin(Phase.PLAN)
-        self._plan_started = time.perf_counter_ns()
-        return self.scheduler.plan(self.num_steps)
+        started = time.perf_counter_ns()
+        plan = self.scheduler.plan(self.num_steps)
+        plan.plan_ns = time.perf_counter_ns() - started
+        return plan
 
     def launch(self, plan: StepPlan) -> list[SequenceResult]:
         """Move data, run the model; returns what it said about each scheduled sequence."""
         self._begin(Phase.LAUNCH)
-        self._launch_started = time.perf_counter_ns()
+        started = time.perf_counter_ns()
         if not (plan.scheduled or plan.swap_out):
             return []
         launch: Launch = self.runner.prepare(plan)
@@ -257,6 +259,7 @@ class Engine:
             starts=[item.start for item in plan.scheduled],
             counts=[item.num_tokens for item in plan.scheduled],
         )
+        plan.launch_ns = time.perf_counter_ns() - started
         return results
 
     def commit(self, plan: StepPlan, results: list[SequenceResult]) -> list[SequenceOutput]:
@@ -304,8 +307,8 @@ class Engine:
             ev.StepCommitted,
             Why.SCHEDULED,
             plan.event,
-            plan_ns=self._launch_started - self._plan_started,
-            launch_ns=commit_started - self._launch_started,
+            plan_ns=plan.plan_ns,
+            launch_ns=plan.launch_ns,
             commit_ns=time.perf_counter_ns() - commit_started,
         )
         self._begin_idle()

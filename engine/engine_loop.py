@@ -19,6 +19,7 @@ from typing import Any
 
 from . import events as ev
 from .breakpoints import Breakpoints
+from .condition import Condition
 from .engine import Engine
 from .errors import PagelensError, RequestError
 from .event_log import EventLog
@@ -171,10 +172,12 @@ class EngineLoop:
         """Go on to the end of the next phase: plan, launch or commit. Otherwise as `step`."""
         self._move(Why.USER_PHASE)
 
-    def run(self) -> None:
-        """Go on after a halt."""
+    def run(self, until: Condition | None = None) -> None:
+        """Go on after a halt; with `until`, to the end of the phase of the next event that matches."""
 
         def run() -> None:
+            if until is not None:
+                self.breakpoints.run_until(until)
             if self.halted:
                 self._continue(Why.USER_RUN)
 

@@ -68,4 +68,4 @@ class QueuedRequests:
                 deliver(self._engine.abort(request_id))
 
     def _check(self, prompt: str | list[int], params: SamplingParams) -> None:
-        self._engine._checks.check(self._engine.tokenize(prompt), params)
+        self._engine.checks.check(self._engine.tokenize(prompt), params)

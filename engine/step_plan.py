@@ -27,7 +27,8 @@ class ScheduledSequence:
 class StepPlan:
     """What one step does, data first: `swap_out` (device to host), `swap_in`, `copies`, then the tokens.
 
-    `swapped_out` are the sequences behind the first. `event` is the `seq` of the plan's `StepPlanned`.
+    `swapped_out` are the sequences behind the first. `event` is the `seq` of the plan's `StepPlanned`;
+    `plan_ns` and `launch_ns` are how long the phases took.
     """
 
     scheduled: list[ScheduledSequence] = field(default_factory=list)
@@ -39,3 +40,5 @@ class StepPlan:
     num_tokens: int = 0
     num_preempted: int = 0
     event: int = -1
+    plan_ns: int = 0
+    launch_ns: int = 0

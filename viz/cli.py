@@ -1,4 +1,4 @@
-"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`.
+"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `debug`.
 
 The one place, with the servers, where an error becomes a message.
 """
@@ -190,6 +190,29 @@ def inspect(path: Annotated[Path, typer.Argument(help="A .kvtrace or .kvtrace.gz
             out.print(table)
         if report.violations:
             raise PagelensError(f"{path} breaks {len(report.violations)} invariants, the first: {report.violations[0]}")
+
+
+@app.command()
+def debug(
+    prompt: Prompts = None,
+    model: Model = "",
+    max_tokens: MaxTokens = 64,
+    temperature: Temperature = 0.8,
+    n: N = 1,
+    kernel: Kernel = "auto",
+    block_size: BlockSize = 16,
+    num_gpu_blocks: Blocks = 64,
+    seed: Seed = 0,
+) -> None:
+    """Halt the engine between plan, launch and commit, and look at its memory. Commands from the keyboard or a pipe."""
+    with messages():
+        from .debug_console import run_console
+
+        config = EngineConfig(
+            model=model, kernel=kernel, block_size=block_size, num_gpu_blocks_override=num_gpu_blocks, seed=seed
+        )
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)
+        run_console(EngineLoop(Engine(config)), [(text, params) for text in prompt or []])
 
 
 def _recorded_requests(

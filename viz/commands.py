@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pagelens.engine.debugger import Debugger
 from pagelens.engine.errors import PagelensError
 from pagelens.engine.sampling_params import SamplingParams
 
@@ -42,7 +43,23 @@ class Halt(msgspec.Struct, tag_field="command", tag="halt"):
 
 
 class Step(msgspec.Struct, tag_field="command", tag="step"):
-    """One whole step; the engine must be halted."""
+    """One whole step, or the rest of the one in which it stands; the engine must be halted."""
+
+
+class NextPhase(msgspec.Struct, tag_field="command", tag="next_phase"):
+    """To the end of the next phase: plan, launch or commit; the engine must be halted."""
+
+
+class RunUntil(msgspec.Struct, tag_field="command", tag="run_until", forbid_unknown_fields=True):
+    """Go on until the next event that matches `condition`, as in "BlockCopied and block == 17"."""
+
+    condition: str
+
+
+class RunToToken(msgspec.Struct, tag_field="command", tag="run_to_token"):
+    """Go on until `sequence` has its next token, or ends."""
+
+    sequence: str
 
 
 class Run(msgspec.Struct, tag_field="command", tag="run"):
@@ -55,7 +72,7 @@ class Speed(msgspec.Struct, tag_field="command", tag="speed"):
     steps_per_second: float | None
 
 
-Command = Submit | SubmitMixed | Abort | Halt | Step | Run | Speed
+Command = Submit | SubmitMixed | Abort | Halt | Step | NextPhase | RunUntil | RunToToken | Run | Speed
 _decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 
 
@@ -79,6 +96,12 @@ def execute(loop: "EngineLoop", body: bytes) -> dict[str, Any]:
             loop.halt()
         case Step():
             loop.step()
+        case NextPhase():
+            loop.next_phase()
+        case RunUntil():
+            Debugger(loop).run_until(command.condition)
+        case RunToToken():
+            Debugger(loop).run_to_token(command.sequence)
         case Run():
             loop.run()
         case Speed():

@@ -30,8 +30,8 @@ REASONS = {
     "FITS": "Its blocks fit beside those of the running sequences.",
     "PREFIX_HIT": "Sealed blocks hold the beginning of its tokens.",
     "PREFIX_MISS": "No sealed block holds the beginning of its tokens.",
-    "CACHE_OFF": "Prefix caching is off. (Reserved: this version emits no lookup then.)",
     "PARALLEL_SAMPLING": "The request asked for n samples, and the prompt is done.",
+    "BEAM_SPLIT": "Two of the best continuations come from the same beam.",
     "NEXT_TOKEN": "One token is missing, the newest.",
     "PREFILL": "The rest of the prompt is computed.",
     "PREFILL_CHUNK": "A part of the missing tokens is computed; more follow in a later step.",
@@ -45,6 +45,9 @@ REASONS = {
     "SEQUENCE_FINISHED": "The sequence ended.",
     "PREEMPTED": "The request gave its blocks back for another.",
     "COPIED_AWAY": "The table now points to the copy.",
+    "SWAPPED_OUT": "The table now points to the host pool.",
+    "SWAPPED_IN": "A block of the host pool comes back.",
+    "CACHE_RESET": "Somebody had the prefix cache forget everything.",
     "OUT_OF_BLOCKS": "A block is needed and none is free.",
     "NOTHING_WAITS": "Every request is running.",
     "WAITS_FOR_BLOCKS": "The first waiting request does not fit: needs, free, watermark and promised say by how much.",
@@ -54,10 +57,15 @@ REASONS = {
     "SCHEDULED": "The step goes on as it was planned.",
     "MODEL_OUTPUT": "The model computed it.",
     "END_OF_SEQUENCE": "The model, or a stop token, ended the text.",
+    "STOP_STRING": "The text contains one of the request's stop strings.",
+    "BEAM_DROPPED": "Other beams of its request score better.",
+    "BEAM_SEARCH_OVER": "The search has its answers.",
     "MAX_TOKENS": "The sequence has as many tokens as its request allows.",
     "MAX_MODEL_LEN": "The sequence is as long as the engine allows.",
     "USER_HALT": "Somebody halted the engine.",
     "USER_STEP": "Somebody asked for one step.",
+    "USER_PHASE": "Somebody asked for one phase of a step.",
+    "USER_BREAKPOINT": "A breakpoint matched the event named as cause.",
     "USER_RUN": "Somebody let the engine run on.",
 }
 """One sentence for each Why; the build warns if one is missing."""
@@ -99,7 +107,7 @@ def event_reasons() -> str:
     kinds = _kinds_by_reason()
     rows = ["| why | Meaning | On |", "|---|---|---|"]
     for why in ev.Why:
-        if not kinds[why.name] and why.name != "CACHE_OFF":
+        if not kinds[why.name]:
             log.warning("neither the source nor a sample run shows on which events %s occurs", why)
         on = ", ".join(f"[{kind}](#{kind.lower()})" for kind in sorted(kinds[why.name]))
         rows.append(f"| `{why}` | {REASONS.get(why.name, '')} | {on} |")
@@ -116,9 +124,13 @@ def trace_lines() -> str:
     return "```json\n" + "\n".join(lines) + "\n```"
 
 
+PASSED_ON = {"STOP_STRING": "SequenceFinished", "USER_PHASE": "EngineContinued", "USER_BREAKPOINT": "EngineHalted"}
+"""Reasons that reach `emit` through a variable, and that no sample run has."""
+
+
 @cache
 def _sample_events() -> list[ev.Event]:
-    return [*sample_runs.every_kind(), *sample_runs.every_end_and_wait()]
+    return [*sample_runs.every_kind(), *sample_runs.swapping_beams(), *sample_runs.every_end_and_wait()]
 
 
 def _field_table(kind: type[ev.Event]) -> str:
@@ -191,6 +203,8 @@ def _kinds_by_reason() -> dict[str, set[str]]:
                         kinds[why].add(kind)
     for event in _sample_events():
         kinds[ev.Why(event.why).name].add(type(event).__name__)
+    for why, kind in PASSED_ON.items():
+        kinds[why].add(kind)
     return kinds
 
 

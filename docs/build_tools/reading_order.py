@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 CORE_LIMIT = 1500
 READING_ORDER = [
     ("engine/engine.py", False),
-    ("engine/request.py", True),
+    ("engine/request.py", False),
     ("engine/step_plan.py", True),
     ("engine/scheduler.py", True),
     ("engine/preemption.py", True),

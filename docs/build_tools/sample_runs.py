@@ -10,17 +10,34 @@ from typing import Any
 
 from pagelens.engine import Engine, EngineConfig, EngineLoop, RequestError, SamplingParams
 from pagelens.engine import events as ev
+from pagelens.engine.beam_search import Candidate
 from pagelens.engine.events import Event
 from pagelens.engine.integrity import check_integrity, check_map
 from pagelens.engine.policies import DefaultPolicy, EvictionView
 from pagelens.engine.request import Sequence
-from pagelens.engine.runner import ScriptedRunner
+from pagelens.engine.runner import Launch, ScriptedRunner
+from pagelens.engine.sampler import SequenceResult
 
 BROKEN_TOKEN = 13
 """A prompt with this token makes the scripted model fail."""
 
 
-def scripted_engine(num_blocks: int, **options: Any) -> Engine:
+class BeamRunner(ScriptedRunner):
+    """A scripted runner that names continuations for beams too."""
+
+    def execute(self, launch: Launch) -> list[SequenceResult]:
+        """Tokens for samples, candidates for beams."""
+        results = super().execute(launch)
+        for item, result in zip(launch.plan.scheduled, results, strict=True):
+            search = item.sequence.request.search
+            if search is not None and item.num_samples:
+                length = item.sequence.num_tokens
+                result.samples = []
+                result.candidates = [Candidate(100 + length + rank, -1.0 - rank / 9) for rank in range(6)]
+        return results
+
+
+def scripted_engine(num_blocks: int, host_blocks: int = 0, **options: Any) -> Engine:
     """An engine with blocks of 4 tokens and a script for a model."""
 
     def next_token(sequence: Sequence, sample_index: int) -> int:
@@ -33,7 +50,7 @@ def scripted_engine(num_blocks: int, **options: Any) -> Engine:
         num_gpu_blocks_override=num_blocks,
         **{"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 16} | options,
     )
-    return Engine(config, runner=ScriptedRunner(next_token))
+    return Engine(config, runner=BeamRunner(next_token), scripted_host_blocks=host_blocks)
 
 
 def run(engine: Engine) -> list[Event]:
@@ -103,6 +120,20 @@ def every_kind() -> list[Event]:
     loop.stop()
     assert loop.failure is None, loop.failure
     return engine.log.read(0) or []
+
+
+def swapping_beams() -> list[Event]:
+    """Beams on a pool that is too small for them, with a host pool; then the prefix cache is reset."""
+    engine = scripted_engine(7, host_blocks=2)
+    for first_token in (21, 41):
+        prompt = list(range(first_token, first_token + 6))
+        engine.add_request(prompt, SamplingParams(beam_width=3, max_tokens=9))
+    engine.add_request([61, 62], SamplingParams(n=2, max_tokens=20))
+    for _ in range(4):
+        engine.step()
+    engine.abort("B")
+    engine.reset_prefix_cache()
+    return run(engine)
 
 
 class EvictNewest:
