@@ -1,4 +1,4 @@
-"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `debug`.
+"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `debug`, `lab`.
 
 The one place, with the servers, where an error becomes a message.
 """
@@ -14,11 +14,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError, RequestOutput, SamplingParams
 from pagelens.engine.kvtrace import Trace, TraceWriter
 
+from . import lab
 from .inspection import Inspection
 from .mixed_requests import MIXED_REQUESTS
 
@@ -28,6 +30,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A PagedAttention engine whose memory you can watch. Without a command: the live page.",
 )
+lab_app = typer.Typer(no_args_is_help=True, help="Exercises: write one decision of the engine, and have it graded.")
+app.add_typer(lab_app, name="lab")
 out = Console()
 err = Console(stderr=True)
 
@@ -213,6 +217,38 @@ def debug(
         )
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)
         run_console(EngineLoop(Engine(config)), [(text, params) for text in prompt or []])
+
+
+@lab_app.command("start")
+def lab_start(
+    name: Annotated[str, typer.Argument(help="Name of the lab, for example eviction.")],
+    to: Annotated[Path, typer.Option(help="Folder to write the file into.")] = Path(),
+) -> None:
+    """Write the file that you complete."""
+    with messages():
+        target = lab.start(name, to)
+        out.print(f"{target}: complete it, then `pagelens lab check {name} {target}`", highlight=False, soft_wrap=True)
+
+
+@lab_app.command("check")
+def lab_check(
+    name: Annotated[str, typer.Argument(help="Name of the lab.")],
+    file: Annotated[Path, typer.Argument(help="Your file.")],
+    junit: Annotated[Path | None, typer.Option(help="Also write the result as JUnit XML.")] = None,
+    time_limit: Annotated[float, typer.Option(help="Seconds that your code may take.")] = lab.TIME_LIMIT,
+) -> None:
+    """Run your file on the lab's workload and say how many points it has, and why. Exit code 1: not all."""
+    with messages():
+        checks = lab.check(name, file, time_limit)
+        for check in checks:
+            mark = "[green]✓[/]" if check.passed else "[red]✗[/]"
+            points = f"{check.points * check.passed}/{check.points}"
+            out.print(f"{mark} {points}  {escape(check.name)}: {escape(check.reason)}", highlight=False, soft_wrap=True)
+        earned, total = sum(c.points for c in checks if c.passed), sum(c.points for c in checks)
+        out.print(f"{earned} of {total} points", highlight=False)
+        if junit is not None:
+            lab.write_junit(name, checks, junit)
+        raise typer.Exit(earned < total)
 
 
 def _recorded_requests(

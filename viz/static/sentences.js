@@ -63,8 +63,10 @@ const SENTENCES = {
     + "ones stay cached until their room is needed."],
   StepCommitted: e => ["Step over", `It took ${((e.plan_ns + e.launch_ns + e.commit_ns) / 1e6).toFixed(0)} ms.`],
   StepFailed: e => ["Step failed", `${e.error}. Its sequences end; all others go on.`],
-  EngineHalted: e => ["Halted", `The engine stands still after ${e.after}; what you send waits.`],
-  EngineContinued: e => ["Continued", e.why === "user_step" ? "The engine takes one step." : "The engine runs on."],
+  EngineHalted: e => ["Halted", `The engine stands still after ${e.after}${e.why === "user_breakpoint"
+    ? ", where a breakpoint matched" : ""}; what you send waits.`],
+  EngineContinued: e => ["Continued", { user_step: "The engine takes one step.", user_phase: "The engine goes on by a phase." }[e.why]
+    ?? "The engine runs on."],
 };
 
 /** {title, text} of one event. */
