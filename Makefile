@@ -1,6 +1,7 @@
 # run    serve the live page on http://127.0.0.1:7860
 # test   the whole test suite
 # lint   ruff and mypy
+# soak   100,000 random steps without a model, a few minutes
 # docs   build the site into site/
 # Each sets up what it needs in .venv first, and only when pyproject.toml or constraints.txt has changed.
 
@@ -9,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TYPINGS := typings/pagelens
 
-.PHONY: run test lint docs
+.PHONY: run test lint soak docs
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.run
@@ -22,6 +23,9 @@ lint: $(VENV)/.dev $(TYPINGS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+soak: $(VENV)/.run
+	$(BIN)/python benchmarks/soak.py $(ARGS)
 
 docs: $(VENV)/.docs $(TYPINGS)
 	$(BIN)/mkdocs build --strict

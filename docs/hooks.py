@@ -7,6 +7,7 @@ A page asks for generated text by a comment of its own line:
     <!-- pagelens: output compare_policies.py --> what a script of examples/ prints
     <!-- pagelens: printed 01_x.part -->    what a part of a lesson of tutorials/lessons prints; also `picture` (SVG)
                                             and `lesson-source`
+    <!-- pagelens: lab-check eviction.solution -->  what the grader says; `lab-starter`: the file that students get
     <!-- pagelens: code engine/x.py:C.f -->  a folded box with the source of a class or function
     <!-- pagelens: event-kinds -->          the event reference, from the types and from MemoryMap's reducers
     <!-- pagelens: event-reasons -->        every Why, and on which events it occurs
@@ -109,4 +110,6 @@ MARKERS: dict[str, Callable[..., str]] = {
     "lesson-source": lessons.lesson_source,
     "code": lessons.code,
     "grew-into": lessons.grew_into,
+    "lab-starter": lessons.lab_starter,
+    "lab-check": lessons.lab_check,
 }

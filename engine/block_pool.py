@@ -11,7 +11,7 @@
          +----------------------- | cached |  least recently used first
                   evict           +--------+
 
-Free = blank + cached. Every change of state happens in one of these five methods, is O(1), and emits exactly one event.
+Free = blank + cached. Every change of state happens in one of these methods, is O(1), and emits exactly one event.
 Reference counting of blocks: PagedAttention paper (SOSP 2023), section 4.3; the free list that doubles as an LRU cache
 of still addressable blocks: vLLM's automatic prefix caching.
 """

@@ -150,7 +150,7 @@ class ContiguousServer:
                 self.running.append(self.waiting.popleft())
                 left -= self._compute(job, left)
                 planned.append(job)
-        self.steps.append(StepWaste(len(self.steps), len(self.waiting), self._split(found_no_hole)))
+        self.steps.append(StepWaste(len(self.steps), found_no_hole, self._split(found_no_hole)))
         finished = [job for job in planned if job.num_computed == job.slots_used]
         for job in finished:
             self.running.remove(job)

@@ -8,6 +8,7 @@ Between the three the state is consistent, so that a debugger can halt there. Th
 `LLM.generate` calls `step` itself, a server lets an `EngineLoop` do it.
 """
 
+import itertools
 import time
 from collections.abc import Collection
 from typing import Any
@@ -96,7 +97,8 @@ class Engine:
         self.num_steps = 0
         self._num_requests = 0
         eos = self.loaded.eos_token_ids if self.loaded else frozenset()
-        self.outputs = OutputProcessor(self.tokenizer, eos, self.max_model_len)
+        self._eos_token_ids = eos
+        self.outputs = OutputProcessor(self.tokenizer, self.max_model_len)
         vocab_size = self.loaded.config.vocab_size if self.loaded else 1 << 63
         self.checks = RequestChecks(config, self.max_model_len, num_blocks, vocab_size, eos)
 
@@ -134,7 +136,7 @@ class Engine:
 
         Raises RequestError if it cannot be served; that is logged too, and the engine is as it was before.
         """
-        name = request_id or request_name(self._num_requests)
+        name = request_id or self.next_request_name()
         try:
             if name in self.requests:
                 raise RequestError(f"request id {name!r} is in use by a request that has not ended")
@@ -146,9 +148,10 @@ class Engine:
             raise
         text = prompt if isinstance(prompt, str) else ""
         request = Request(name, self._num_requests, text, token_ids, params, priority, cache_salt)
+        request.end_token_ids = params.end_token_ids(self._eos_token_ids)
         if params.beam_width:
             longest = min(params.max_tokens, self.max_model_len - len(token_ids))
-            request.search = BeamSearch(params, self.outputs.end_token_ids(params), longest)
+            request.search = BeamSearch(params, request.end_token_ids, longest)
         self._num_requests += 1
         self.requests[name] = request
         first = request.sequences[0]
@@ -166,6 +169,11 @@ class Engine:
             )
         self.scheduler.add(request, self.num_steps)
         return request
+
+    def next_request_name(self, ahead: int = 0) -> str:
+        """The id that the next request gets if it brings none, or the one `ahead` later. Names in use are skipped."""
+        names = (request_name(number) for number in itertools.count(self._num_requests))
+        return next(itertools.islice((name for name in names if name not in self.requests), ahead, None))
 
     def add_requests(
         self,
@@ -228,7 +236,7 @@ class Engine:
         """Decide what this step computes."""
         self._begin(Phase.PLAN)
         started = time.perf_counter_ns()
-        plan = self.scheduler.plan(self.num_steps)
+        plan = self.scheduler.plan()
         plan.plan_ns = time.perf_counter_ns() - started
         return plan
 

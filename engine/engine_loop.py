@@ -13,6 +13,7 @@ import contextlib
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -319,9 +320,17 @@ class EngineLoop:
 
     def _deliver(self, outputs: list[SequenceOutput]) -> None:
         for output in outputs:
-            listener = self._listeners.get(output.sequence.request.request_id)
-            if listener is not None:
+            request_id = output.sequence.request.request_id
+            listener = self._listeners.get(request_id)
+            if listener is None:
+                continue
+            try:
                 listener(output)
+            except Exception as error:  # one client's mistake must not stop the engine for the others
+                del self._listeners[request_id]
+                warnings.warn(
+                    f"the listener of request {request_id} raised {error!r} and is told no more", stacklevel=1
+                )
         for output in outputs:
             if output.sequence.request.is_finished:
                 self._listeners.pop(output.sequence.request.request_id, None)
@@ -361,7 +370,8 @@ class EngineLoop:
                 output = outputs.get()
                 request = output.sequence.request
                 num_finished += output.finish_reason is not None
-                over = request.is_finished and num_finished == len(request.sequences)
+                expected = len(request.sequences) if request.search is None else 1  # a beam search ends as one
+                over = request.is_finished and num_finished >= expected
                 yield output
         finally:
             if not over:

@@ -62,6 +62,7 @@ class EventLog:
         self._events: list[Event] = []
         self._next_seq = 0
         self._base = MemoryMap(num_blocks=header.num_blocks, block_size=header.block_size)
+        self._latest = self._base
         self._lock = threading.Lock()
 
     @property
@@ -94,8 +95,13 @@ class EventLog:
                 return None
             return self._events[start : None if limit is None else start + limit]
 
+    def held(self) -> tuple[MemoryMap, list[Event]]:
+        """The picture before the oldest event held, and all events held."""
+        with self._lock:
+            return self._base.copy(), list(self._events)
+
     def snapshot(self, seq: int | None = None) -> MemoryMap:
-        """The picture after event `seq` (default: the newest).
+        """The picture after event `seq` (default: the newest), folded on from the last one that was asked for.
 
         Raises ValueError if `seq` is no longer held, or does not exist yet.
         """
@@ -104,8 +110,11 @@ class EventLog:
             seq = newest if seq is None else seq
             if not oldest <= seq <= newest:
                 raise ValueError(f"no snapshot at seq {seq}: this run holds {oldest} to {newest}")
-            picture, events = self._base.copy(), self._events[: seq - oldest]
-        return picture.fold(events)
+            nearest = self._latest if oldest <= self._latest.seq <= seq else self._base
+            picture, events = nearest.copy(), self._events[nearest.seq - oldest : seq - oldest]
+        picture.fold(events)
+        self._latest = picture.copy()
+        return picture
 
     def _fold_oldest(self) -> None:
         with self._lock:

@@ -265,7 +265,7 @@ class BlocksSwappedOut(Event):
 
 
 class BlocksSwappedIn(Event):
-    """The host blocks of a table's entries `indices` move back into `blocks`, which the next events allocate."""
+    """The host blocks of a table's entries `indices` move back into `blocks`, allocated by the events just before."""
 
     sequence: str
     indices: list[int]

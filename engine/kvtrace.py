@@ -9,7 +9,7 @@ import msgspec
 
 from .errors import TraceError
 from .event_log import EventLog, LogHeader
-from .events import AnyEvent, Event, Phase, UnknownEvent
+from .events import EVENT_TYPES, AnyEvent, Event, Phase, UnknownEvent
 from .memory_map import MemoryMap
 
 _encoder = msgspec.json.Encoder()
@@ -31,6 +31,8 @@ def decode_event(line: bytes) -> Event:
         return _decoder.decode(line)
     except msgspec.ValidationError:
         fields = msgspec.json.decode(line)
+        if not isinstance(fields, dict) or fields.get("kind") in EVENT_TYPES:
+            raise
         return UnknownEvent(
             seq=fields["seq"],
             step=fields["step"],
@@ -52,8 +54,9 @@ class TraceWriter:
     def __init__(self, path: str | Path, log: EventLog) -> None:
         self._log = log
         self._file = _open(Path(path), "wb")
-        self._cursor = log.oldest_seq
-        base = log.snapshot(self._cursor - 1) if self._cursor else None
+        start, _ = log.held()
+        self._cursor = start.seq + 1
+        base = start if self._cursor else None
         self._file.write(_encoder.encode(msgspec.structs.replace(log.header, base=base)) + b"\n")
 
     def drain(self) -> int:
@@ -122,11 +125,15 @@ def _read_lines(path: Path) -> Iterator[bytes]:
     try:
         with _open(path, "rb") as file:
             lines = file.readlines()
+    except IsADirectoryError:
+        raise TraceError(f"{path} is a folder: name the .kvtrace in it") from None
+    except PermissionError:
+        raise TraceError(f"{path} may not be read: check its permissions") from None
     except FileNotFoundError:
         raise TraceError(f"{path} does not exist: record one with `pagelens record --out {path.name}`") from None
     except (EOFError, gzip.BadGzipFile) as error:
         raise TraceError(f"{path} is not a whole gzip file ({error}): copy or record it again") from None
-    if lines and not lines[-1].endswith(b"\n"):
+    if len(lines) > 1 and not lines[-1].endswith(b"\n") and lines[0].startswith(b"{"):
         raise TraceError(
             f"{path} is cut off in line {len(lines)}, after {max(0, len(lines) - 2)} whole events: "
             "delete that last line to read the events before it"

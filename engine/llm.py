@@ -95,7 +95,9 @@ class LLM:
         """
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         many: list[Any] = [prompts] if single else list(prompts)
-        each_params = _one_each(params or SamplingParams(), SamplingParams, "SamplingParams", len(many))
+        each_params = _one_each(
+            SamplingParams() if params is None else params, SamplingParams, "SamplingParams", len(many)
+        )
         priorities = _one_each(priority, int, "priorities", len(many))
         salts = _one_each(cache_salt, str, "cache salts", len(many))
         started = time.perf_counter()
@@ -120,8 +122,9 @@ class LLM:
                     num_tokens += output.token_id is not None
                     result = results.get(output.sequence.request)
                     if result is not None:
+                        was_finished = result.time_finished > 0
                         self._add(result, output, time.perf_counter() - started)
-                        bar.advance(task, output.sequence.request.is_finished)
+                        bar.advance(task, result.time_finished > 0 and not was_finished)
                 bar.update(task, speed=f"{num_tokens / (time.perf_counter() - started):.0f} tokens/s")
 
     def _add(self, result: RequestOutput, output: SequenceOutput, now: float) -> None:

@@ -142,9 +142,15 @@ class MemoryMap(msgspec.Struct):
         taken = {view.lane for view in self.sequences.values() if view.status != "finished"}
         return next(lane for lane in itertools.count() if lane not in taken)
 
+    def _forget_finished(self, name: str) -> None:
+        """A name may be used again once its request has ended."""
+        if name in self.sequences:
+            self.finished.remove(name)
+
     # one function per kind; each only assigns what the event says
 
     def _arrived(self, e: ev.RequestArrived) -> None:
+        self._forget_finished(e.sequence)
         self.sequences[e.sequence] = SequenceView(
             sequence=e.sequence,
             request=e.request,
@@ -158,6 +164,7 @@ class MemoryMap(msgspec.Struct):
         )
 
     def _forked(self, e: ev.SequenceForked) -> None:
+        self._forget_finished(e.child)
         parent = self.sequences[e.parent]
         self.sequences[e.child] = SequenceView(
             sequence=e.child,

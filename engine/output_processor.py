@@ -14,8 +14,8 @@ from .sampling_params import SamplingParams
 class SequenceOutput:
     """What a step added to one sequence.
 
-    `finish_reason` is set with its last output; then `token_id` may be None. A beam search has one output, at its end,
-    with the text of the best hypothesis.
+    `finish_reason` is set with its last output; then `token_id` may be None. Beams never finish one by one: a beam
+    search ends with one output that has the text of the best hypothesis.
     """
 
     sequence: Sequence
@@ -31,20 +31,13 @@ class OutputProcessor:
 
     Args:
         tokenizer: a fast `transformers` tokenizer, or None: then every text is empty.
-        eos_token_ids: the model's own end tokens.
         max_model_len: most tokens of a sequence.
     """
 
-    def __init__(self, tokenizer: Any, eos_token_ids: frozenset[int], max_model_len: int) -> None:
+    def __init__(self, tokenizer: Any, max_model_len: int) -> None:
         self._tokenizer = tokenizer
-        self._eos_token_ids = eos_token_ids
         self._max_model_len = max_model_len
         self._texts: dict[Sequence, StoppableText] = {}
-
-    def end_token_ids(self, params: SamplingParams) -> frozenset[int]:
-        """The tokens that end a sequence of a request."""
-        own = frozenset() if params.ignore_eos else self._eos_token_ids
-        return own.union(params.stop_token_ids)
 
     def process(self, sequence: Sequence, sample: Sample) -> SequenceOutput:
         """Text and end of a sequence whose newest token is `sample`."""
@@ -94,7 +87,7 @@ class OutputProcessor:
 
     def _end(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, Why | None]:
         params = sequence.request.params
-        if token in self.end_token_ids(params):
+        if token in sequence.request.end_token_ids:
             return FinishReason.STOP, Why.END_OF_SEQUENCE
         if sequence.num_tokens - sequence.num_prompt_tokens >= params.max_tokens:
             return FinishReason.LENGTH, Why.MAX_TOKENS

@@ -31,12 +31,12 @@ class AdmissionView:
 class VictimView:
     """A running request that could be preempted. `blocks_freed` counts only blocks that no other request holds.
 
-    A smaller `priority` is more urgent.
+    A smaller `urgency` is more urgent: the priority, aged.
     """
 
     request_id: str
     arrival: int
-    priority: int
+    urgency: float
     num_computed_tokens: int
     blocks_freed: int
     num_preemptions: int
@@ -86,8 +86,8 @@ class LowestPriority(DefaultPolicy):
     """The least urgent request gives way, the newest of equals."""
 
     def choose_victim(self, candidates: Sequence[VictimView]) -> str:
-        """Largest priority number."""
-        return max(candidates, key=lambda view: (view.priority, view.arrival)).request_id
+        """Largest urgency number."""
+        return max(candidates, key=lambda view: (view.urgency, view.arrival)).request_id
 
 
 class FewestLostTokens(DefaultPolicy):

@@ -123,7 +123,7 @@ class Preemption:
                 VictimView(
                     request_id=request.request_id,
                     arrival=request.arrival,
-                    priority=request.priority,
+                    urgency=request.urgency,
                     num_computed_tokens=sum(s.num_computed_tokens for s in sequences),
                     blocks_freed=self._manager.blocks_freed_by(sequences),
                     num_preemptions=request.num_preemptions,

@@ -12,7 +12,6 @@ from .engine import Engine
 from .errors import RequestError
 from .events import Why
 from .output_processor import SequenceOutput
-from .request import request_name
 from .sampling_params import SamplingParams
 
 
@@ -32,10 +31,8 @@ class QueuedRequests:
     def add(self, prompt: str | list[int], params: SamplingParams) -> str:
         """Check a request and return the id that it will have. Raises RequestError if it cannot be served."""
         engine = self._engine
-        request_id = request_name(engine._num_requests + len(self._joining))
+        request_id = engine.next_request_name(ahead=len(self._joining))
         try:
-            if request_id in engine.requests:
-                raise RequestError(f"request id {request_id!r} is in use by a request that has not ended")
             self._check(prompt, params)
         except RequestError as error:
             engine.log.emit(ev.RequestRejected, Why.INVALID, request=request_id, message=str(error))

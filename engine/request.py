@@ -93,10 +93,10 @@ class Sequence:
 class Request:
     """What the user asked: a prompt, parameters, and the sequences that answer it.
 
-    `arrival` counts requests from 0 in the order of their submission. A smaller `priority` is more urgent. Requests
-    share cached prefixes only under the same `cache_salt`. `num_preemptions` counts how often this one had to give its
-    blocks back. `waits_since` is the step in which it was submitted. With beam search, `search` decides and
-    `beams` are the running ones, in its order. `prompt_logprobs` is by position.
+    `arrival` counts requests from 0 in the order of their submission. A smaller `priority` is more urgent; `urgency` is
+    the priority aged (`Scheduler.add`). Requests share cached prefixes only under the same `cache_salt`.
+    `num_preemptions` counts how often this one had to give its blocks back. `end_token_ids` end its sequences. With
+    beam search, `search` decides and `beams` are the running ones, in its order. `prompt_logprobs` is by position.
     """
 
     request_id: str
@@ -108,7 +108,8 @@ class Request:
     cache_salt: str = ""
     sequences: list[Sequence] = field(default_factory=list)
     num_preemptions: int = 0
-    waits_since: int = 0
+    urgency: float = 0.0
+    end_token_ids: frozenset[int] = frozenset()
     prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
     search: BeamSearch | None = None
     beams: list[Sequence] = field(default_factory=list)

@@ -1,5 +1,7 @@
 """What can never be served is refused at submission; what merely has to wait is not looked at here."""
 
+from numbers import Integral
+
 from .block_table import blocks_needed
 from .config import EngineConfig
 from .errors import RequestError
@@ -45,7 +47,7 @@ class RequestChecks:
         if length == 0:
             raise RequestError("the prompt is empty: give at least one token")
         for token in token_ids:
-            if not isinstance(token, int) or not 0 <= token < vocab_size:
+            if not isinstance(token, Integral) or not 0 <= token < vocab_size:
                 raise RequestError(f"prompt token {token!r} is not one of the model's {vocab_size} tokens")
         if length >= self._max_model_len:
             raise RequestError(
@@ -66,7 +68,7 @@ class RequestChecks:
             if not 0 <= token < vocab_size:
                 raise RequestError(f"token {token} of the sampling parameters is not one of the model's {vocab_size}")
         if params.min_tokens:
-            forbidden |= self._eos_token_ids.union(params.stop_token_ids)
+            forbidden |= params.end_token_ids(self._eos_token_ids)
         left = vocab_size if params.allowed_token_ids is None else len(set(params.allowed_token_ids) - forbidden)
         if left == 0 or len(forbidden) >= vocab_size:
             raise RequestError("no token is left to generate: allow more tokens, or forbid fewer")

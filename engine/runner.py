@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from .attention import AttentionMetadata
+from .beam_search import Candidate
 from .kv_cache import KVCache
 from .models.loader import LoadedModel
 from .request import Sequence
 from .sampler import Sample, Sampler, SequenceResult, num_logits
-from .step_plan import StepPlan
+from .step_plan import ScheduledSequence, StepPlan
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class ModelRunner:
         self.cache = KVCache(loaded.spec, num_blocks, num_host_blocks, block_size, device)
         self._block_size = block_size
         self._device = device
-        self._sampler = Sampler(seed, loaded.eos_token_ids)
+        self._sampler = Sampler(seed)
 
     def prepare(self, plan: StepPlan) -> Launch:
         """Flatten the plan: all sequences' tokens one after the other, tables padded to the longest."""
@@ -150,12 +151,13 @@ class ScriptedRunner:
 
     def execute(self, launch: Launch) -> list[SequenceResult]:
         """Ask the script."""
-        return [
-            SequenceResult(
-                [
-                    Sample(self._next_token(item.sequence, item.sequence.sample_index + branch))
-                    for branch in range(item.num_samples)
-                ]
-            )
-            for item in launch.plan.scheduled
-        ]
+        return [self._result(item) for item in launch.plan.scheduled]
+
+    def _result(self, item: ScheduledSequence) -> SequenceResult:
+        """The script's tokens for samples 0, 1, ...; for a beam they are its candidates, likeliest first."""
+        sequence, search = item.sequence, item.sequence.request.search
+        if search is not None and item.num_samples:
+            tokens = dict.fromkeys(self._next_token(sequence, rank) for rank in range(search.num_candidates))
+            return SequenceResult(candidates=[Candidate(token, -1.0 - rank) for rank, token in enumerate(tokens)])
+        indices = range(sequence.sample_index, sequence.sample_index + item.num_samples)
+        return SequenceResult([Sample(self._next_token(sequence, index)) for index in indices])

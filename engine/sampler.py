@@ -49,16 +49,10 @@ def num_logits(item: ScheduledSequence) -> int:
 
 
 class Sampler:
-    """Turns the logits of a step into results.
+    """Turns the logits of a step into results. `seed` is the engine's, for requests without one of their own."""
 
-    Args:
-        seed: of the engine, for requests without one of their own.
-        eos_token_ids: the model's end tokens, which `min_tokens` bans.
-    """
-
-    def __init__(self, seed: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._eos_token_ids = eos_token_ids
 
     def results(self, plan: StepPlan, logits: Tensor) -> list[SequenceResult]:
         """One result per scheduled sequence. `logits` [rows, vocab_size] has `num_logits` rows of each, in order."""
@@ -99,8 +93,7 @@ class Sampler:
 
     def _adjusted(self, logits: Tensor, sequence: Sequence) -> Tensor:
         params, prompt = sequence.request.params, sequence.request.prompt_token_ids
-        ends = self._eos_token_ids.union(params.stop_token_ids)
-        return adjust(logits, params, prompt, sequence.output_token_ids, ends)
+        return adjust(logits, params, prompt, sequence.output_token_ids, sequence.request.end_token_ids)
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:

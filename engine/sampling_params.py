@@ -117,6 +117,11 @@ class SamplingParams:
         allowed = self.early_stopping is True or self.early_stopping is False or self.early_stopping == "never"
         _require(allowed, "early_stopping", repr(self.early_stopping), 'True, False or "never"')
 
+    def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
+        """The tokens that end a sequence: the model's own, unless ignored, and the request's."""
+        own = frozenset() if self.ignore_eos else eos_token_ids
+        return own.union(self.stop_token_ids)
+
     @property
     def most_branches(self) -> int:
         """Sequences that the request may run at once."""
@@ -129,7 +134,7 @@ class SamplingParams:
                 _require(
                     isinstance(token, Integral) and int(token) >= 0, f"a token of {name}", repr(token), "0 or more"
                 )
-            if isinstance(tokens, list | set):
+            if tokens is not None and not isinstance(tokens, dict):
                 object.__setattr__(self, name, tuple(tokens))
         if self.allowed_token_ids is not None:
             banned = {*self.forbidden_token_ids, *(self.stop_token_ids if self.min_tokens else ())}

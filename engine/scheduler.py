@@ -8,8 +8,8 @@ and what a preemption threw away are all the same.
     waiting   D, E                                     admitted only if budget, blocks and sequence slots are left,
                                                        and only in a plan in which nothing was preempted
 
-Continuous batching: Orca (OSDI 2022); chunked prefill: Sarathi-Serve (OSDI 2024); preemption of the newest by
-recomputation: PagedAttention paper (SOSP 2023), section 4.5; one token count instead of phases: vLLM's v1 scheduler.
+Continuous batching: Orca (OSDI 2022); chunked prefill: Sarathi-Serve (OSDI 2024); preemption: PagedAttention
+paper (SOSP 2023), section 4.5; one token count instead of phases: vLLM's v1 scheduler.
 """
 
 import math
@@ -58,6 +58,7 @@ class Scheduler:
         self._swap = Swap(manager, log)
         queues = (self.running, self.waiting, self.parked)
         self._preemption = Preemption(*queues, manager, self._swap, policy, log, config)
+        self._max_preemptions = config.max_preemptions
         self._by_priority = config.scheduling_policy == "priority"
         self._aging_steps = config.priority_aging_steps
 
@@ -67,33 +68,26 @@ class Scheduler:
         return bool(self.running or self.waiting)
 
     def add(self, request: Request, step: int) -> None:
-        """Queue a new request behind all others (fcfs), or behind all that are as urgent (priority)."""
-        request.waits_since = step
+        """Queue a new request behind all others ("fcfs"), or behind all that are as urgent ("priority").
+
+        Every `priority_aging_steps` steps that a request is here make it more urgent by 1, so that none waits for ever:
+        one of priority p overtakes newcomers of priority q once it is (p - q) * priority_aging_steps steps older. As
+        all age alike, their order never changes, and the urgency can be fixed on arrival.
+        """
+        if self._by_priority:
+            request.urgency = request.priority + step / self._aging_steps
         self.waiting.extend(request.sequences)
 
-    def urgency(self, request: Request, step: int) -> tuple[float, int]:
-        """Sort key, most urgent first: under "fcfs" all are alike and keep their order; under "priority" it is the
-        priority aged by waiting, then the order of arrival.
-
-        Every `priority_aging_steps` steps of waiting make a request more urgent by 1, so that none waits for ever: one
-        of priority p overtakes newcomers of priority q after at most (p - q) * priority_aging_steps steps.
-        """
-        if not self._by_priority:
-            return 0, 0
-        return request.priority - (step - request.waits_since) / self._aging_steps, request.arrival
-
-    def plan(self, step: int) -> StepPlan:
-        """Decide step number `step` and move blocks accordingly, on paper."""
+    def plan(self) -> StepPlan:
+        """Decide the next step and move blocks accordingly, on paper."""
         plan = StepPlan()
         self.manager.begin_step()
         planned: set[Request] = set()
         if self._by_priority:
-            ordered = sorted(self.waiting, key=lambda s: self.urgency(s.request, step))
+            ordered = sorted(self.waiting, key=lambda s: (s.request.urgency, s.request.arrival))
             self.waiting.clear()
             self.waiting.extend(ordered)
-        for sequence in sorted(
-            self.running, key=lambda s: (s.num_uncomputed_tokens > 1, *self.urgency(s.request, step))
-        ):
+        for sequence in sorted(self.running, key=self._turn):
             if plan.num_tokens == self._budget:
                 break
             if sequence.num_uncomputed_tokens == 0:  # a beam that waits for the others
@@ -113,6 +107,12 @@ class Scheduler:
             self._preemption.preempt(list(self.running)[-1:], self.waiting[0], obstacle.view.needs, plan)
         self._emit_plan(plan, obstacle)
         return plan
+
+    def _turn(self, sequence: Sequence) -> tuple[bool, bool, float]:
+        """Sort key of the running: who needs one token, who was preempted too often to be a victim, the most urgent."""
+        request = sequence.request
+        tired = request.num_preemptions >= self._max_preemptions
+        return sequence.num_uncomputed_tokens > 1, not tired, request.urgency
 
     def commit(self, plan: StepPlan, results: list[SequenceResult]) -> list[tuple[Sequence, Sample]]:
         """Count the planned tokens as computed and append the new ones, forking where an answer branches.

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 
 from . import events as ev
-from .events import Event
+from .events import Event, Why
 from .memory_map import MemoryMap
 
 
@@ -62,18 +62,18 @@ class SlotSplit:
 
 @dataclass(frozen=True, slots=True)
 class StepWaste:
-    """The split in step number `step`, after which `num_waiting` requests (paged: sequences) still waited."""
+    """The split in step number `step`; `waits_for_memory` if the first in line found no room in it."""
 
     step: int
-    num_waiting: int
+    waits_for_memory: bool
     split: SlotSplit
 
 
 def sum_of(steps: Iterable[StepWaste], while_waiting: bool = False) -> SlotSplit:
-    """The splits of a run added up, over all steps or over those in which somebody waited (a saturated memory)."""
+    """The splits of a run added up, over all steps or over those in which somebody waited for memory."""
     total = SlotSplit()
     for step in steps:
-        if step.num_waiting or not while_waiting:
+        if step.waits_for_memory or not while_waiting:
             total += step.split
     return total
 
@@ -94,8 +94,8 @@ class WasteMeter:
         self._held_since: dict[int, int] = {}
         self._on_host: dict[int, int] = {}
         self._tokens = 0
-        self._num_waiting = 0
-        self._measured: list[tuple[int, int, int, int]] = []  # step, waiting, allocated slots, tokens
+        self._waits_for_memory = False
+        self._measured: list[tuple[int, bool, int, int]] = []  # step, waits, allocated slots, tokens
         self._never_filled: defaultdict[int, int] = defaultdict(int)  # change at the i-th measured step
         for view in picture.sequences.values():
             for index, block in enumerate(view.table):
@@ -122,19 +122,19 @@ class WasteMeter:
             for block, host_block in zip(event.blocks, event.host_blocks, strict=True):
                 self._take(block, self._on_host.pop(host_block))
         elif isinstance(event, ev.StepPlanned):
-            self._num_waiting = event.num_waiting
+            self._waits_for_memory = event.why == Why.WAITS_FOR_BLOCKS
         elif isinstance(event, ev.TokensWritten):
             self._write(event, picture)
             allocated = len(self._filled) * self._size
-            self._measured.append((event.step, self._num_waiting, allocated, self._tokens))
+            self._measured.append((event.step, self._waits_for_memory, allocated, self._tokens))
 
     def steps(self) -> list[StepWaste]:
         """The split of every step measured so far; what is still held counts as reservation."""
         steps, unfilled = [], 0
-        for number, (step, waiting, allocated, tokens) in enumerate(self._measured):
+        for number, (step, waits, allocated, tokens) in enumerate(self._measured):
             unfilled += self._never_filled[number]
             split = SlotSplit(tokens, allocated - tokens - unfilled, unfilled, 0, self._num_slots - allocated)
-            steps.append(StepWaste(step, waiting, split))
+            steps.append(StepWaste(step, waits, split))
         return steps
 
     def _write(self, event: ev.TokensWritten, picture: MemoryMap) -> None:

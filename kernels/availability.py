@@ -57,7 +57,8 @@ def triton_status() -> TritonStatus:
     import triton.language as tl
 
     if is_interpreted(tl.zeros):
-        return TritonStatus(True, True, "the Triton kernels run under Triton's interpreter (TRITON_INTERPRET=1)")
+        because = "TRITON_INTERPRET is set" if cuda else "there is no CUDA device"
+        return TritonStatus(True, True, f"{because}, so the Triton kernels run under Triton's interpreter")
     if cuda:
         return TritonStatus(True, False, f"the Triton kernels are compiled for {torch.cuda.get_device_name()}")
     return TritonStatus(

@@ -84,6 +84,7 @@ def serve(loop: "EngineLoop", host: str = "127.0.0.1", port: int = 7860, open_br
             PageServer(config, url, open_browser).run(sockets=[listener])
     finally:
         loop.stop()
+        print("stopped")
 
 
 class PageServer(uvicorn.Server):
@@ -110,6 +111,8 @@ class PageServer(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise PagelensError(f"port is {port}, allowed is 0 (any free one) to 65535")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

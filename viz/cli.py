@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError, RequestOutput, SamplingParams
@@ -240,15 +239,11 @@ def lab_check(
     """Run your file on the lab's workload and say how many points it has, and why. Exit code 1: not all."""
     with messages():
         checks = lab.check(name, file, time_limit)
-        for check in checks:
-            mark = "[green]✓[/]" if check.passed else "[red]✗[/]"
-            points = f"{check.points * check.passed}/{check.points}"
-            out.print(f"{mark} {points}  {escape(check.name)}: {escape(check.reason)}", highlight=False, soft_wrap=True)
-        earned, total = sum(c.points for c in checks if c.passed), sum(c.points for c in checks)
-        out.print(f"{earned} of {total} points", highlight=False)
+        for line in lab.report(checks):
+            out.print(line, style="red" if line.startswith("✗") else "", markup=False, highlight=False, soft_wrap=True)
         if junit is not None:
             lab.write_junit(name, checks, junit)
-        raise typer.Exit(earned < total)
+        raise typer.Exit(not all(check.passed for check in checks))
 
 
 def _recorded_requests(

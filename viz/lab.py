@@ -80,6 +80,16 @@ def check(name: str, file: Path, time_limit: float = TIME_LIMIT) -> list[Check]:
         return _grader(folder)(run)
 
 
+def report(checks: list[Check]) -> list[str]:
+    """A line for each check, and the sum."""
+    earned, total = sum(check.points for check in checks if check.passed), sum(check.points for check in checks)
+    lines = [
+        f"{'✓' if check.passed else '✗'} {check.points * check.passed}/{check.points}  {check.name}: {check.reason}"
+        for check in checks
+    ]
+    return [*lines, f"{earned} of {total} points"]
+
+
 def write_junit(name: str, checks: list[Check], path: Path) -> None:
     """The checks as JUnit XML, as course servers and CI systems read it."""
     failed = sum(not check.passed for check in checks)

@@ -66,10 +66,7 @@ def page_routes(loop: "EngineLoop", stream: EventStream) -> APIRouter:
 
 def record(log: EventLog) -> bytes:
     """The events held now, as a `.kvtrace`."""
-    events = None
-    while events is None:
-        base = log.snapshot(log.oldest_seq - 1)
-        events = log.read(base.seq + 1)
+    base, events = log.held()
     header = msgspec.structs.replace(log.header, base=base if base.seq >= 0 else None)
     return b"".join([msgspec.json.encode(header) + b"\n", *(encode_event(event) + b"\n" for event in events)])
 

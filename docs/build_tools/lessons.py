@@ -10,11 +10,14 @@ import inspect
 import io
 import logging
 import sys
+import tempfile
 import textwrap
 from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+
+from pagelens.viz import lab
 
 log = logging.getLogger("mkdocs.hooks.pagelens")
 
@@ -31,9 +34,10 @@ def printed(name: str) -> str:
 
 
 def picture(name: str) -> str:
-    """The SVG of a picture of a lesson, for the inside of a figure."""
+    """The SVG of a picture of a lesson, for the inside of a figure; its width does not depend on the caption's."""
     lesson, function = name.split(".")
-    return str(getattr(_lesson(lesson), function)())
+    svg: str = getattr(_lesson(lesson), function)()
+    return svg.replace("<svg ", '<svg style="width:820px;max-width:100%" ', 1)
 
 
 def lesson_source(name: str) -> str:
@@ -75,3 +79,22 @@ def _lesson(name: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     return importlib.import_module(name)
+
+
+def lab_starter(name: str) -> str:
+    """The file that `pagelens lab start` writes."""
+    text = lab.starter((lab.LABS / name / "solution.py").read_text(encoding="utf-8"))
+    return f'```python title="{name}.py"\n{text.rstrip()}\n```'
+
+
+def lab_check(which: str) -> str:
+    """What `pagelens lab check` prints for `eviction.starter`, `.default` (the default policy) or `.solution`."""
+    name, which = which.split(".")
+    solution = (lab.LABS / name / "solution.py").read_text(encoding="utf-8")
+    default = "from pagelens.engine.policies import DefaultPolicy\n\n\nclass Eviction(DefaultPolicy):\n    pass\n"
+    text = {"starter": lab.starter(solution), "default": default, "solution": solution}[which]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"{name}.py")
+        file.write_text(text, encoding="utf-8")
+        checks = lab.check(name, file)
+    return "```text\n" + "\n".join(lab.report(checks)) + "\n```"

@@ -214,7 +214,9 @@ def _read_tokenizer(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         return None
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.model_max_length = 1 << 62  # the engine has its own limit, and a better message
+        return tokenizer
     except Exception as error:  # AutoTokenizer raises whatever a strange file makes it raise
         raise ModelError(f"the tokenizer in {folder} cannot be read: {error}") from error
 

@@ -11,6 +11,7 @@ from scripted import scripted_engine
 from pagelens.engine import EngineLoop, PagelensError, RequestError, SamplingParams
 from pagelens.engine.events import EngineHalted, StepCommitted
 from pagelens.engine.integrity import check_integrity, check_map
+from pagelens.engine.output_processor import SequenceOutput
 
 
 @pytest.fixture
@@ -113,6 +114,21 @@ def test_the_speed_limit_is_kept_and_commands_are_answered_meanwhile(loop: Engin
     assert all(later - earlier >= 0.4e9 for earlier, later in itertools.pairwise(times))
 
 
+def test_a_listener_that_raises_is_dropped_and_the_others_go_on(loop: EngineLoop) -> None:
+    def broken(output: SequenceOutput) -> None:
+        raise KeyError("mine")
+
+    with pytest.warns(UserWarning, match=r"the listener of request A raised KeyError\('mine'\) and is told no more"):
+        loop.submit([1], SamplingParams(max_tokens=3), broken)
+        assert len(list(loop.stream([1], SamplingParams(max_tokens=9)))) == 9
+
+
+def test_a_stream_of_beams_ends_with_the_best_text(loop: EngineLoop) -> None:
+    outputs = list(loop.stream([1, 2], SamplingParams(max_tokens=4, beam_width=3)))
+    assert [output.finish_reason for output in outputs if output.finish_reason] == ["length"]
+    assert len(list(loop.stream([1], SamplingParams(max_tokens=2)))) == 2
+
+
 def test_stop_ends_the_thread_and_every_stream() -> None:
     loop = EngineLoop(scripted_engine(num_blocks=64), steps_per_second=5).start()
     stream = loop.stream([1], SamplingParams(max_tokens=400))
@@ -125,7 +141,7 @@ def test_stop_ends_the_thread_and_every_stream() -> None:
 
 def test_an_engine_that_breaks_down_says_so_and_hangs_nobody() -> None:
     loop = EngineLoop(scripted_engine()).start()
-    loop.engine.scheduler.plan = lambda step: 1 / 0  # type: ignore[method-assign]
+    loop.engine.scheduler.plan = lambda: 1 / 0  # type: ignore[method-assign]
     outputs = list(loop.stream([1], SamplingParams()))
     assert [output.finish_reason for output in outputs] == ["error"]
     with pytest.raises(RequestError, match="the engine has stopped: division by zero"):

@@ -31,6 +31,11 @@ class MemoryMap {
     else this.unknown_kinds[event.kind] = (this.unknown_kinds[event.kind] ?? 0) + 1;
   }
 
+  /** A name may be used again once its request has ended. */
+  forgetFinished(name) {
+    if (Object.hasOwn(this.sequences, name)) this.finished.splice(this.finished.indexOf(name), 1);
+  }
+
   /** The colour number of a new sequence: the lowest that no unfinished sequence holds. */
   freeLane() {
     const taken = new Set();
@@ -66,6 +71,7 @@ function endStep(map) {
 
 const REDUCERS = {
   RequestArrived(map, e) {
+    map.forgetFinished(e.sequence);
     const lane = map.freeLane();
     map.sequences[e.sequence] = {
       sequence: e.sequence, request: e.request, lane, status: "waiting",
@@ -75,6 +81,7 @@ const REDUCERS = {
     };
   },
   SequenceForked(map, e) {
+    map.forgetFinished(e.child);
     const parent = map.sequences[e.parent];
     const lane = map.freeLane();
     map.sequences[e.child] = {

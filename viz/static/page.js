@@ -85,7 +85,7 @@ class LiveView {
     this.run = header.run;
     this.showConnection(true, isNew ? `new run ${header.run}` : "");
     this.blockMap.forget();
-    this.selection.clear();
+    if (isNew) this.selection.clear();
     this.headline = new Headline();
     for (const event of this.state.recent) this.headline.note(event, this.state);
     drawLegend(this.parts.legend, this.theme, this.state.map.block_size);

@@ -39,8 +39,10 @@ const SENTENCES = {
   BlockReleased: e => ["Released", `${e.sequence} lets go of block ${e.block}; `
     + (e.ref_count ? `${e.ref_count} other${e.ref_count === 1 ? " holds" : "s hold"} it still.` : `it is ${e.state} now.`)],
   BlockSealed: e => ["Sealed", `Block ${e.block} is full: whoever begins with the same tokens finds it by its hash.`],
-  BlockUnsealed: e => ["Unsealed", `Block ${e.block} was to be filled by a step that failed; nobody may find it.`],
-  BlockEvicted: e => ["Eviction", `Cached block ${e.block} gives up its tokens: no blank block was left, and `
+  BlockUnsealed: e => ["Unsealed", e.why === "cache_reset" ? `Block ${e.block} cannot be found by its content any more.`
+    : `Block ${e.block} was to be filled by a step that failed; nobody may find it.`],
+  BlockEvicted: e => ["Eviction", e.why === "cache_reset" ? `Cached block ${e.block} was forgotten: the cache was reset.`
+    : `Cached block ${e.block} gives up its tokens: no blank block was left, and `
     + (e.why === "least_recently_used" ? "of the cached ones it was not used for the longest time." : "the policy chose it.")],
   BlockCopied: (e, map, state) => ["Copy-on-write", `${e.sequence} writes${atPosition(e, state)} into block ${e.source}, `
     + `which ${othersHolding(e, map, state)}. So the engine copies block ${e.source} to ${e.destination} first and points `
@@ -90,6 +92,7 @@ function reasonOf(event, state) {
 
 const SHORT = {
   RequestArrived: e => `${e.request} arrived`,
+  PrefixLookup: e => `the prefix cache holds ${e.hit_blocks ? count(e.hit_blocks, "block") : "nothing"} of ${e.sequence}`,
   SequenceAdmitted: e => `${e.sequence} was admitted`,
   SequenceResumed: e => `${e.sequence} was resumed`,
   SequenceForked: e => `${e.child} was forked from ${e.parent}`,
@@ -176,7 +179,7 @@ function othersHolding(event, map, state) {
 }
 
 const FINISH_WORDS = {
-  stop: "with an end token", length: "at its limit of tokens", abort: "because it was withdrawn",
+  stop: "with an end token or a stop text", length: "at its limit of tokens", abort: "because it was withdrawn",
   out_of_blocks: "because the whole pool is too small for it", error: "because its step failed",
   beam: "as a beam: others score better, or the search is over",
 };

@@ -1,7 +1,7 @@
 // What a sequence is doing, in a few words, and why it does not run now.
 
 const FINISHED = {
-  stop: "finished: end token", length: "finished: token limit", abort: "aborted",
+  stop: "finished: end of text", length: "finished: token limit", abort: "aborted",
   out_of_blocks: "ended: pool too small", error: "ended: its step failed", beam: "beam: dropped",
 };
 
