@@ -1,6 +1,6 @@
 """EngineConfig: every knob of the engine, validated, with its unit."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from .errors import ConfigError
@@ -63,6 +63,9 @@ class EngineConfig:
     policy: str = ""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), (int | float if field.type is float else field.type)
+            _require(isinstance(value, kind), field.name, repr(value), f"a value of type {field.type}")  # type: ignore[arg-type]
         size = self.block_size
         _require(1 <= size <= 256 and size & (size - 1) == 0, "block_size", size, "a power of two from 1 to 256")
         share = self.gpu_memory_utilization

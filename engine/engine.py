@@ -115,7 +115,10 @@ class Engine:
             return list(prompt)
         if self.tokenizer is None:
             raise RequestError("this model has no tokenizer: give the prompt as a list of token ids")
-        return list(self.tokenizer.encode(prompt))
+        try:
+            return list(self.tokenizer.encode(prompt))
+        except (TypeError, UnicodeError):
+            raise RequestError("the prompt is not valid text (half a surrogate pair, or not UTF-8)") from None
 
     def add_request(
         self,

@@ -293,9 +293,10 @@ class EngineLoop:
         """Let the time pass that the speed limit asks for, still answering."""
         while (limit := self.steps_per_second) and not (self._stopping or self.halted):
             left = started + 1 / limit - time.perf_counter()
-            if left <= 0 or not self._answer_one(block=True, timeout=left):
+            if left <= 0:
                 return
-            self._halt_for_idle_events()
+            if self._answer_one(block=True, timeout=min(left, 0.1)):  # the limit may change meanwhile
+                self._halt_for_idle_events()
 
     def _answer_one(self, block: bool, timeout: float | None = None) -> bool:
         letter = self._mailbox.take(block, timeout)
@@ -307,6 +308,8 @@ class EngineLoop:
         except Exception as error:
             answer.set_exception(error)
         else:
+            if self._goal is not None and not (self._in_step or self.engine.has_work):
+                self._halt(Phase.COMMIT, self._goal)  # what was to be stepped has been aborted
             self._note_stillness()
             answer.set_result(result)
         return True

@@ -79,8 +79,15 @@ class KVCache:
         self, spec: KVCacheSpec, num_blocks: int, num_host_blocks: int, block_size: int, device: torch.device
     ) -> None:
         block = (spec.num_layers, 2, spec.num_kv_heads, block_size, spec.head_dim)
-        self.kv = torch.zeros((num_blocks, *block), dtype=spec.dtype, device=device)
-        self.host = torch.zeros((num_host_blocks, *block), dtype=spec.dtype, pin_memory=device.type == "cuda")
+        try:
+            self.kv = torch.zeros((num_blocks, *block), dtype=spec.dtype, device=device)
+            self.host = torch.zeros((num_host_blocks, *block), dtype=spec.dtype, pin_memory=device.type == "cuda")
+        except RuntimeError:
+            needed = (num_blocks + num_host_blocks) * block_size * spec.bytes_per_token() / GIB
+            raise ConfigError(
+                f"{num_blocks} blocks and {num_host_blocks} host blocks take {needed:.1f} GiB, which cannot be had: "
+                "lower num_gpu_blocks_override, kv_cache_memory_bytes or swap_space"
+            ) from None
 
     def layer(self, index: int) -> Tensor:
         """View [num_blocks, 2, num_kv_heads, block_size, head_dim] of one layer; its blocks are not contiguous."""

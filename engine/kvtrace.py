@@ -1,6 +1,7 @@
 """`.kvtrace`: a recorded run, one JSON object a line: a `LogHeader`, then the events. `.gz` compresses it."""
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -9,7 +10,7 @@ import msgspec
 
 from .errors import TraceError
 from .event_log import EventLog, LogHeader
-from .events import EVENT_TYPES, AnyEvent, Event, Phase, UnknownEvent
+from .events import EVENT_TYPES, SCHEMA_VERSION, AnyEvent, Event, Phase, UnknownEvent
 from .memory_map import MemoryMap
 
 _encoder = msgspec.json.Encoder()
@@ -97,11 +98,12 @@ class Trace:
             raise TraceError(
                 f"{self.path} does not begin with a .kvtrace header ({error}): is it a recording?"
             ) from None
+        _check_header(self.path, self.header)
         self.events: list[Event] = []
         for number, line in enumerate(lines, start=2):
             try:
                 self.events.append(decode_event(line))
-            except (msgspec.DecodeError, KeyError, ValueError):
+            except (msgspec.DecodeError, LookupError, ValueError, TypeError, RecursionError):
                 raise TraceError(
                     f"{self.path} is broken at line {number}, after {len(self.events)} whole events: the recording was "
                     f"cut off or edited. Delete that line and what follows it to read the events before it"
@@ -117,8 +119,24 @@ class Trace:
         """Each event with the picture after it (the same object throughout; copy it to keep it)."""
         picture = self.start()
         for event in self.events:
-            picture.apply(event)
+            try:
+                picture.apply(event)
+            except (ValueError, LookupError, TypeError) as error:
+                raise TraceError(
+                    f"{self.path}: event {event.seq} does not fit what came before it ({error}): "
+                    "the recording was edited or damaged, record it again"
+                ) from None
             yield event, picture
+
+
+def _check_header(path: Path, header: LogHeader) -> None:
+    if header.schema > SCHEMA_VERSION:
+        raise TraceError(
+            f"{path} has schema {header.schema}, this version reads up to {SCHEMA_VERSION}: update Pagelens"
+        )
+    if not (1 <= header.num_blocks <= 1 << 26 and 1 <= header.block_size <= 1 << 20):
+        pool = f"{header.num_blocks} blocks of {header.block_size}"
+        raise TraceError(f"{path} claims a pool of {pool} tokens: the header was edited or damaged, record it again")
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -131,7 +149,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
         raise TraceError(f"{path} may not be read: check its permissions") from None
     except FileNotFoundError:
         raise TraceError(f"{path} does not exist: record one with `pagelens record --out {path.name}`") from None
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(f"{path} is not a whole gzip file ({error}): copy or record it again") from None
     if len(lines) > 1 and not lines[-1].endswith(b"\n") and lines[0].startswith(b"{"):
         raise TraceError(

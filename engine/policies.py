@@ -116,7 +116,7 @@ def load_policy(spec: str) -> Policy:
     module_name, _, class_name = spec.partition(":")
     try:
         policy = getattr(importlib.import_module(module_name), class_name)()
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except Exception as error:  # whatever the user's module raises
         raise ConfigError(f"policy {spec!r} cannot be loaded ({error}): give it as 'module:Class'") from error
     missing = [
         name for name in ("admit", "choose_victim", "choose_eviction") if not callable(getattr(policy, name, None))

@@ -80,7 +80,7 @@ class SamplingParams:
             kind, types = NUMBERS.get(own.type, ("", (object,)))
             value = getattr(self, own.name)
             _require(isinstance(value, types), own.name, repr(value), kind)
-        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        _require(1 <= self.max_tokens < 1 << 31, "max_tokens", self.max_tokens, "at least 1, below 2**31")
         _require(0 <= self.temperature <= 100, "temperature", self.temperature, "0 (greedy) to 100")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1 (all tokens)")

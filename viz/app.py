@@ -4,6 +4,7 @@
 Gradio event, queue or session takes part in the live view.
 """
 
+import asyncio
 import contextlib
 import errno
 import hashlib
@@ -48,7 +49,7 @@ SCRIPTS = (
     "page.js",
 )
 STATIC = Path(__file__).parent / "static"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def build_app(loop: "EngineLoop", allowed_hosts: tuple[str, ...] = ()) -> FastAPI:
@@ -59,6 +60,7 @@ def build_app(loop: "EngineLoop", allowed_hosts: tuple[str, ...] = ()) -> FastAP
     """
     app = FastAPI(title="Pagelens", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.stream = EventStream(loop)
+    app.state.engine_loop = loop
     if allowed_hosts:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False)
     app.mount("/pagelens/static", StaticFiles(directory=STATIC))
@@ -107,6 +109,7 @@ class PageServer(uvicorn.Server):
         """End the event streams: uvicorn waits for every open response."""
         app: Any = self.config.app
         app.state.stream.close()
+        await asyncio.to_thread(app.state.engine_loop.stop)  # answers whoever waits for a step
         await super().shutdown(sockets)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError, RequestOutput, SamplingParams
@@ -55,7 +56,12 @@ def messages() -> Iterator[None]:
     try:
         yield
     except PagelensError as error:
-        err.print(f"[bold red]pagelens:[/] {error}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
         err.print("stopped")
@@ -145,9 +151,9 @@ def record(
     to: Annotated[Path, typer.Option("--out", help="The .kvtrace to write; a name ending in .gz is compressed.")],
     prompt: Prompts = None,
     model: Model = "",
-    max_tokens: MaxTokens = 64,
-    temperature: Temperature = 0.8,
-    n: N = 1,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens for each --prompt (64).")] = None,
+    temperature: Annotated[float | None, typer.Option(help="For each --prompt (0.7); 0 is greedy.")] = None,
+    n: Annotated[int | None, typer.Option("--n", help="Samples for each --prompt (1).")] = None,
     kernel: Kernel = "auto",
     block_size: BlockSize = 16,
     num_gpu_blocks: Blocks = 64,
@@ -168,15 +174,14 @@ def record(
                 seed=seed,
             )
         )
-        with TraceWriter(to, engine.log) as writer:
-            for text, params in _recorded_requests(prompt, max_tokens, temperature, n):
-                engine.add_request(text, params)
-            with err.status("recording") as status:
-                while engine.has_work:
-                    engine.step()
-                    writer.drain()
-                    status.update(f"recording: step {engine.num_steps}, {engine.log.next_seq} events")
-        out.print(f"{to}: {engine.log.next_seq} events of {engine.num_steps} steps; `pagelens inspect {to}` reads it")
+        engine.add_requests(_recorded_requests(prompt, max_tokens, temperature, n))
+        with TraceWriter(to, engine.log) as writer, err.status("recording") as status:
+            while engine.has_work:
+                engine.step()
+                writer.drain()
+                status.update(f"recording: step {engine.num_steps}, {engine.log.next_seq} events")
+        told = f"{engine.log.next_seq} events of {engine.num_steps} steps; `pagelens inspect {to}` reads it"
+        out.print(f"{to}: {told}", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -189,7 +194,7 @@ def inspect(path: Annotated[Path, typer.Argument(help="A .kvtrace or .kvtrace.gz
             table.add_column()
             table.add_column(justify="right")
             for name, value in rows:
-                table.add_row(name, value)
+                table.add_row(escape(name), escape(value))
             out.print(table)
         if report.violations:
             raise PagelensError(f"{path} breaks {len(report.violations)} invariants, the first: {report.violations[0]}")
@@ -200,7 +205,7 @@ def debug(
     prompt: Prompts = None,
     model: Model = "",
     max_tokens: MaxTokens = 64,
-    temperature: Temperature = 0.8,
+    temperature: Temperature = 0.7,
     n: N = 1,
     kernel: Kernel = "auto",
     block_size: BlockSize = 16,
@@ -247,10 +252,15 @@ def lab_check(
 
 
 def _recorded_requests(
-    prompts: list[str] | None, max_tokens: int, temperature: float, n: int
+    prompts: list[str] | None, max_tokens: int | None, temperature: float | None, n: int | None
 ) -> list[tuple[str, SamplingParams]]:
+    given = {"max_tokens": max_tokens, "temperature": temperature, "n": n}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if prompts:
-        return [(text, SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)) for text in prompts]
+        params = SamplingParams(**({"max_tokens": 64, "temperature": 0.7} | options))
+        return [(text, params) for text in prompts]
+    if options:
+        raise PagelensError(f"{next(iter(options))} is for a --prompt, and there is none: give one, or leave it out")
     return MIXED_REQUESTS
 
 
@@ -300,10 +310,5 @@ def _print_json(llm: LLM, results: list[RequestOutput], load_seconds: float) -> 
     print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def main() -> None:
-    """Entry point of the `pagelens` command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -13,7 +13,7 @@ from .mixed_requests import MIXED_REQUESTS
 if TYPE_CHECKING:
     from pagelens.engine.engine_loop import EngineLoop
 
-MOST_STEPS_PER_SECOND = 1000.0
+FEWEST_STEPS_PER_SECOND, MOST_STEPS_PER_SECOND = 0.01, 1000.0
 
 
 class Submit(msgspec.Struct, tag_field="command", tag="submit", forbid_unknown_fields=True):
@@ -83,7 +83,7 @@ def execute(loop: "EngineLoop", body: bytes) -> dict[str, Any]:
     """
     try:
         command = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PagelensError(f"this is no command: {error}") from None
     match command:
         case Submit():
@@ -122,9 +122,9 @@ def _submit(loop: "EngineLoop", command: Submit) -> str:
 
 
 def _set_speed(loop: "EngineLoop", steps_per_second: float | None) -> None:
-    if steps_per_second is not None and not 0 < steps_per_second <= MOST_STEPS_PER_SECOND:
+    if steps_per_second is not None and not FEWEST_STEPS_PER_SECOND <= steps_per_second <= MOST_STEPS_PER_SECOND:
         raise PagelensError(
-            f"steps_per_second is {steps_per_second}, allowed is above 0 and at most {MOST_STEPS_PER_SECOND:g}, "
-            "or null for as fast as it goes"
+            f"steps_per_second is {steps_per_second}, allowed is {FEWEST_STEPS_PER_SECOND:g} to "
+            f"{MOST_STEPS_PER_SECOND:g}, or null for as fast as it goes"
         )
     loop.steps_per_second = steps_per_second

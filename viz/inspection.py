@@ -76,12 +76,14 @@ class Inspection:
         used = picture.count(BlockState.USED)
         if used > self.peak_used:
             self.peak_used, self.peak_at = used, picture.seq
-        running = [view for view in picture.sequences.values() if view.status == "running"]
-        self.peak_running = max(self.peak_running, len(running))
+        holding = [view for view in picture.sequences.values() if view.table]
+        self.peak_running = max(self.peak_running, sum(view.status == "running" for view in holding))
         filled: dict[int, int] = {}
         held = 0
-        for view in running:
+        for view in holding:
             for index, block in enumerate(view.table):
+                if block < 0:  # a block of the host pool
+                    continue
                 slots = picture.filled_slots(view, index)
                 filled[block] = max(filled.get(block, 0), slots)
                 held += slots

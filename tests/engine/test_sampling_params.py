@@ -12,7 +12,7 @@ from pagelens.engine import LLM, RequestError, SamplingParams
 
 NAN, INF = math.nan, math.inf
 WRONG: dict[str, tuple[list[Any], str]] = {
-    "max_tokens": ([0, -1], "at least 1"),
+    "max_tokens": ([0, -1, 2**31], r"at least 1, below 2\*\*31"),
     "temperature": ([-0.1, 101, NAN, INF], r"0 \(greedy\) to 100"),
     "top_k": ([-1], r"0 \(all tokens\) or more"),
     "top_p": ([0, 1.1, NAN], r"above 0 and at most 1 \(all tokens\)"),

@@ -51,8 +51,9 @@ def stream(pieces: list[str | bytes], **params: Any) -> Streamed:
     """Generate the pieces, one a token, until the answer ends; if it has not at the end of them, it is aborted."""
     as_bytes = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
     vocabulary = list(dict.fromkeys([END, *as_bytes]))
-    outputs = OutputProcessor(tokenizer_of(vocabulary), frozenset({0}), max_model_len=1000)
-    request = Request("A", 0, "", [0], SamplingParams(**params))
+    outputs = OutputProcessor(tokenizer_of(vocabulary), max_model_len=1000)
+    its_params = SamplingParams(**params)
+    request = Request("A", 0, "", [0], its_params, end_token_ids=its_params.end_token_ids(frozenset({0})))
     sequence = request.sequences[0]
     parts: list[str] = []
     for piece in as_bytes:
