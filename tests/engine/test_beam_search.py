@@ -12,6 +12,8 @@ from pagelens.engine import LLM, RequestError, SamplingParams
 from pagelens.engine import events as ev
 from pagelens.engine.integrity import check_integrity, check_map
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PROMPT_LENGTHS = (3, 8, 13)
 
 
@@ -57,6 +59,7 @@ def test_sequences_and_scores_are_those_of_transformers(checkpoint, memory, earl
     for prompt, result in zip(prompts, results, strict=True):
         reference = model.generate(
             torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
             max_new_tokens=16,
             num_beams=4,
             num_return_sequences=4,
