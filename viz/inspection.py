@@ -6,6 +6,7 @@ from pagelens.engine import events as ev
 from pagelens.engine.events import BlockState
 from pagelens.engine.kvtrace import Trace
 from pagelens.engine.memory_map import MemoryMap
+from pagelens.engine.run_stats import RunStats
 
 Row = tuple[str, str]
 
@@ -16,20 +17,21 @@ class Inspection:
 
     trace: Trace
     last: MemoryMap
+    stats: RunStats
     peak_used: int = 0
     peak_at: int = -1
     peak_running: int = 0
     allocated_slot_steps: int = 0
     filled_slot_steps: int = 0
-    shared_slot_steps: int = 0
     violations: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, trace: Trace) -> "Inspection":
         """Fold the whole trace once."""
-        report = cls(trace, trace.start())
+        report = cls(trace, trace.start(), RunStats(trace.header))
         for event, picture in trace.pictures():
             report.last = picture
+            report.stats.apply(event, picture)
             if isinstance(event, ev.StepCommitted):
                 report._measure(picture)
             if isinstance(event, ev.StepPlanned | ev.StepCommitted):
@@ -57,20 +59,27 @@ class Inspection:
             ("peak used blocks", f"{self.peak_used} of {header.num_blocks} (event {self.peak_at})"),
             ("peak running sequences", str(self.peak_running)),
             ("used-block slots without a token", f"{self.waste:.1%}"),
-            ("saved by sharing, in slots", f"{self._saved():.1%}"),
             ("used / cached / blank at the end", " / ".join(str(last.count(state)) for state in BlockState)),
         ]
         counts = [(kind, str(count)) for kind, count in sorted(last.totals.items())]
         counts += [(f"{kind} (unknown to this version, skipped)", str(n)) for kind, n in last.unknown_kinds.items()]
         invariants = [("invariants", "hold" if not self.violations else f"{len(self.violations)} broken")]
-        return [("Run", run), ("Memory", memory), ("Events", counts), ("Checks", invariants + self._violation_rows())]
+        return [
+            ("Run", run),
+            ("Memory", memory),
+            ("Work", self.stats.rows()),
+            ("Blocks saved by sharing, per request", self._sharing_rows()),
+            ("Events", counts),
+            ("Checks", invariants + self._violation_rows()),
+        ]
+
+    def _sharing_rows(self) -> list[Row]:
+        saved = {name: sharing for name, sharing in self.stats.sharing.items() if sharing.peak}
+        rows = [(name, f"mean {sharing.mean:.1%}, peak {sharing.peak:.1%}") for name, sharing in saved.items()]
+        return rows[:20] or [("none", "no request had several sequences at once")]
 
     def _violation_rows(self) -> list[Row]:
         return [(f"broken {number}", text) for number, text in enumerate(self.violations[:10], start=1)]
-
-    def _saved(self) -> float:
-        unshared = self.filled_slot_steps + self.shared_slot_steps
-        return self.shared_slot_steps / unshared if unshared else 0.0
 
     def _measure(self, picture: MemoryMap) -> None:
         used = picture.count(BlockState.USED)
@@ -79,17 +88,14 @@ class Inspection:
         holding = [view for view in picture.sequences.values() if view.table]
         self.peak_running = max(self.peak_running, sum(view.status == "running" for view in holding))
         filled: dict[int, int] = {}
-        held = 0
         for view in holding:
             for index, block in enumerate(view.table):
                 if block < 0:  # a block of the host pool
                     continue
                 slots = picture.filled_slots(view, index)
                 filled[block] = max(filled.get(block, 0), slots)
-                held += slots
         self.allocated_slot_steps += used * picture.block_size
         self.filled_slot_steps += sum(filled.values())
-        self.shared_slot_steps += held - sum(filled.values())
 
     def _check(self, event: ev.Event, picture: MemoryMap) -> None:
         entries = [0] * picture.num_blocks
