@@ -51,6 +51,7 @@ class RandomRun(RuleBasedStateMachine):
         beams=st.booleans(),
     )
     def submit(self, prompt: list[int], max_tokens: int, n: int, beams: bool) -> None:
+        fired["rules"] += 1
         if beams and n > 1:
             params = SamplingParams(max_tokens=max_tokens, beam_width=n, stop_token_ids=(7, 8), early_stopping=n == 2)
         else:
@@ -62,6 +63,7 @@ class RandomRun(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 4))
     def step(self, times: int) -> None:
+        fired["rules"] += 1
         for _ in range(times if self.engine.has_work else 0):
             plan = self.engine.plan()
             self.check()
@@ -71,15 +73,22 @@ class RandomRun(RuleBasedStateMachine):
 
     @rule()
     def step_fails(self) -> None:
+        fired["rules"] += 1
         self.runner.fail_next = True
         self.engine.step()
         self.runner.fail_next = False
 
     @rule(which=st.integers(0, 20))
     def abort(self, which: int) -> None:
+        fired["rules"] += 1
         if self.engine.requests:
             names = sorted(self.engine.requests)
             self.engine.abort(names[which % len(names)])
+
+    @rule()
+    def reset(self) -> None:
+        self.engine.reset_prefix_cache()
+        fired["rules"] += 1
 
     @invariant()
     def check(self) -> None:
@@ -102,7 +111,7 @@ class RandomRun(RuleBasedStateMachine):
 
 
 RandomRun.TestCase.settings = settings(
-    max_examples=150,
+    max_examples=250,
     stateful_step_count=40,
     deadline=None,
     derandomize=True,
@@ -119,3 +128,5 @@ def test_every_mechanism_fired() -> None:
     expected |= {"BlockUnsealed", "StepFailed", "RequestAborted", "RequestRejected"}
     expected |= {"BlocksSwappedOut", "BlocksSwappedIn", "HostBlocksFreed"}
     assert not {kind for kind in expected if fired[kind] == 0}
+    assert fired["rules"] >= 5000
+    print(f"{fired['rules']} rules")
