@@ -12,7 +12,6 @@ from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request
 from pagelens.engine import Engine, EngineConfig
 from pagelens.engine.engine_loop import EngineLoop
 from pagelens.engine.errors import RequestError
-from pagelens.engine.output_processor import OutputProcessor
 from pagelens.viz.app import PageServer, build_app
 
 CONFIG = {"kernel": "torch", "num_gpu_blocks_override": 48, "max_num_seqs": 16, "max_num_batched_tokens": 128}
@@ -34,7 +33,7 @@ class Site:
 
     def start(self) -> None:
         engine = Engine(EngineConfig(model=os.environ.get("PAGELENS_TEST_MODEL", ""), **CONFIG))
-        engine.outputs = OutputProcessor(engine.tokenizer, NO_END_TOKENS, engine.max_model_len)
+        engine._eos_token_ids = NO_END_TOKENS
         self.loop = EngineLoop(engine)
         self.loop.start()
         self.server = PageServer(uvicorn.Config(build_app(self.loop), port=self.port, log_level="error"))

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from pagelens.engine import Engine, EngineConfig
+from pagelens.engine import Engine, EngineConfig, SamplingParams
 from pagelens.engine.beam_search import Candidate
 from pagelens.engine.request import Sequence
 from pagelens.engine.runner import Launch, ScriptedRunner
@@ -76,6 +76,17 @@ class ShadowRunner(ScriptedRunner):
         for move in self._random.sample(moves, len(moves)):
             content = source[move.source * size : (move.source + 1) * size]
             destination[move.destination * size : (move.destination + 1) * size] = content
+
+
+def crowded_run(host_blocks: int) -> Engine:
+    """Samples and beams on a pool that is too small for them."""
+    runner = ShadowRunner(14, 4, seed=0, host_blocks=host_blocks)
+    engine = scripted_engine(14, 4, runner, host_blocks, max_num_seqs=16)
+    for prompt, n, beam_width in (([7] * 9, 1, 0), ([7] * 13, 3, 0), ([5] * 6, 2, 0), ([3] * 9, 1, 4), ([4] * 9, 1, 4)):
+        engine.add_request(list(prompt), SamplingParams(max_tokens=14, n=n, beam_width=beam_width))
+    while engine.has_work:
+        engine.step()
+    return engine
 
 
 def _candidates(sequence: Sequence) -> list[Candidate]:

@@ -187,8 +187,10 @@ def test_a_piped_session_with_the_embedded_model() -> None:
     assert "'A hacker is" in out and "A.0 ended: length" in out and out.endswith("quit\n")
 
 
+@pytest.mark.triton
 def test_ctrl_c_halts_and_a_second_one_at_the_prompt_leaves() -> None:
-    process = start("--prompt", "A hacker is", "--max-tokens", "400", "--seed", "3")
+    # The interpreted kernel: a run that is still going on when the signal comes.
+    process = start("--kernel", "triton", "--prompt", "A hacker is", "--max-tokens", "400", "--n", "8")
     assert process.stdin and process.stdout
     process.stdin.write("run\n")
     process.stdin.flush()

@@ -11,15 +11,13 @@ from chromium import Browser
 from fake_engine import FakeEngine, random_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted import ShadowRunner, scripted_engine
+from scripted import crowded_run
 
-from pagelens.engine import Engine
 from pagelens.engine import memory_map as python_side
 from pagelens.engine.event_log import EventLog
 from pagelens.engine.events import EVENT_TYPES, EngineContinued, EngineHalted, Phase
 from pagelens.engine.kvtrace import decode_event, encode_event
 from pagelens.engine.memory_map import MemoryMap
-from pagelens.engine.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.browser
 
@@ -125,14 +123,3 @@ def test_equal_on_a_run_of_the_real_engine(fold_in_js: Fold) -> None:
     engine = crowded_run(host_blocks=0)
     assert {"BlockCopied", "RequestPreempted", "BlockEvicted"} <= set(engine.log.snapshot().totals)
     assert_equal_throughout(fold_in_js, empty(engine.log), lines_of(engine.log))
-
-
-def crowded_run(host_blocks: int) -> Engine:
-    """Samples and beams on a pool that is too small for them."""
-    runner = ShadowRunner(14, 4, seed=0, host_blocks=host_blocks)
-    engine = scripted_engine(14, 4, runner, host_blocks, max_num_seqs=16)
-    for prompt, n, beam_width in (([7] * 9, 1, 0), ([7] * 13, 3, 0), ([5] * 6, 2, 0), ([3] * 9, 1, 4), ([4] * 9, 1, 4)):
-        engine.add_request(list(prompt), SamplingParams(max_tokens=14, n=n, beam_width=beam_width))
-    while engine.has_work:
-        engine.step()
-    return engine

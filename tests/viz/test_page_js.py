@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from chromium import Browser
 from fake_engine import random_run
-from scripted import scripted_engine
+from scripted import crowded_run, scripted_engine
 
 from pagelens.engine import events as ev
 from pagelens.engine.event_log import EventLog, LogHeader
@@ -43,8 +43,8 @@ def snapshot(num_blocks: int, block_size: int, run: str = "r") -> str:
 
 def test_every_kind_of_event_has_a_sentence_without_holes(evaluate: Evaluate) -> None:
     told: dict[str, str] = {}
-    for seed in (94, 148):
-        log = random_run(random.Random(seed), 14).log
+    runs = [random_run(random.Random(seed), 14) for seed in (94, 148)]
+    for log in [run.log for run in runs] + [crowded_run(host_blocks=30).log]:
         log.emit(ev.EngineHalted, "user_halt", after=ev.Phase.COMMIT)
         log.emit(ev.EngineContinued, "user_run")
         tell = f"""events => {{
