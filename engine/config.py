@@ -18,7 +18,8 @@ class EngineConfig:
     Attributes:
         model: folder or hub id of a Hugging Face checkpoint; "" is the embedded model.
         block_size: tokens per block, a power of two from 1 to 256.
-        gpu_memory_utilization: share of the GPU's memory that weights, activations and pool may take together.
+        gpu_memory_utilization: share of the GPU's memory that may be in use once weights and pool are there; what is
+            left is for activations and for others.
         num_gpu_blocks_override: size of the pool in blocks; goes before everything else.
         kv_cache_memory_bytes: size of the pool in bytes; goes before `gpu_memory_utilization`. Without a GPU the
             default is 64 MiB.

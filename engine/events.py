@@ -356,7 +356,7 @@ class EngineHalted(Event):
 
 
 class EngineContinued(Event):
-    """The loop runs on (`why`: one step, or until the next halt)."""
+    """The loop runs on; `why` says how far: one phase, one step, or until the next halt."""
 
 
 class UnknownEvent(Event):

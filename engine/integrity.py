@@ -1,6 +1,6 @@
 """Invariants as code: what must hold between any two phases, and that the event log tells the same story.
 
-Tests call both after every plan and every commit; the app on demand.
+Tests, lessons and the lab call them after every plan and every commit.
 """
 
 from .block_table import blocks_needed, on_host

@@ -21,9 +21,9 @@ class Submit(msgspec.Struct, tag_field="command", tag="submit", forbid_unknown_f
 
     prompt: str
     max_tokens: int = 64
-    temperature: float = 0.8
+    temperature: float = 0.7
     top_k: int = 0
-    top_p: float = 1.0
+    top_p: float = 0.9
     seed: int | None = None
     n: int = 1
 
