@@ -7,7 +7,9 @@ A page asks for generated text by a comment of its own line:
     <!-- pagelens: output compare_policies.py --> what a script of examples/ prints
     <!-- pagelens: printed 01_x.part -->    what a part of a lesson of tutorials/lessons prints; also `picture` (SVG)
                                             and `lesson-source`
+    <!-- pagelens: replay 02_x.run@Kind --> a viewer of a run of a lesson, standing at the first such event
     <!-- pagelens: lab-check eviction.solution -->  what the grader says; `lab-starter`: the file that students get
+    <!-- pagelens: scenario block_size -->  what a scenario shows and asks, with its picture; `scenario-file`: its file
     <!-- pagelens: code engine/x.py:C.f -->  a folded box with the source of a class or function
     <!-- pagelens: event-kinds -->          the event reference, from the types and from MemoryMap's reducers
     <!-- pagelens: event-reasons -->        every Why, and on which events it occurs
@@ -32,8 +34,9 @@ from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from build_tools import event_reference, event_table, lessons, reading_order
+from build_tools import event_reference, event_table, lessons, reading_order, replays, scenarios
 from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
 
 log = logging.getLogger("mkdocs.hooks.pagelens")
 
@@ -51,8 +54,16 @@ def on_config(config: Any) -> Any:
     for package in PACKAGES:
         target = Path(sources.name, "pagelens", package)
         shutil.copytree(DOCS.parent / package, target, ignore=_all_but_python, dirs_exist_ok=True)
+    replays.add_assets(config)
     config.plugins["mkdocstrings"].config.handlers["python"]["paths"] = [sources.name]
     return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Put the viewer's script and stylesheet into the site."""
+    for name, content in replays.assets().items():
+        files.append(File.generated(config, name, content=content))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -110,6 +121,9 @@ MARKERS: dict[str, Callable[..., str]] = {
     "lesson-source": lessons.lesson_source,
     "code": lessons.code,
     "grew-into": lessons.grew_into,
+    "replay": replays.replay,
     "lab-starter": lessons.lab_starter,
     "lab-check": lessons.lab_check,
+    "scenario": scenarios.scenario,
+    "scenario-file": scenarios.scenario_file,
 }

@@ -54,7 +54,7 @@ class Breakpoints:
         self._numbers = itertools.count(1)
         self._breakpoints: dict[int, Breakpoint] = {}
         self._until: Condition | None = None
-        self._follower: _Follower | None = None
+        self._follower: Follower | None = None
 
     @property
     def armed(self) -> bool:
@@ -105,7 +105,7 @@ class Breakpoints:
             if self._follower is not None:
                 self._follower.new_facts()
 
-    def _match(self, follower: "_Follower") -> list[Hit]:
+    def _match(self, follower: "Follower") -> list[Hit]:
         hits = []
         for facts in follower.new_facts():
             for point in self._breakpoints.values():
@@ -121,7 +121,7 @@ class Breakpoints:
         if not wanted:
             self._follower = None
         elif self._follower is None:
-            self._follower = _Follower(self._log)
+            self._follower = Follower(self._log)
 
     def _known(self, number: int) -> int:
         if number not in self._breakpoints:
@@ -130,7 +130,7 @@ class Breakpoints:
         return number
 
 
-class _Follower:
+class Follower:
     """Reads the log from now on and keeps count of the free blocks."""
 
     def __init__(self, log: EventLog) -> None:
@@ -140,6 +140,7 @@ class _Follower:
         self._free = {block for block, state in enumerate(picture.state) if state is not BlockState.USED}
 
     def new_facts(self) -> list[Facts]:
+        """What happened since the last call, but for the debugger's own events."""
         events = self._log.read(max(self._cursor, self._log.oldest_seq)) or []
         facts = []
         for event in events:

@@ -57,11 +57,11 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        self._kinds, self._test, _ = _Translator(self.text).translate().settled()
+        self.kinds, self._test, _ = _Translator(self.text).translate().settled()
 
     def matches(self, facts: Facts) -> bool:
         """Whether the event is what this condition waits for."""
-        return type(facts.event).__name__ in self._kinds and self._test(facts)
+        return type(facts.event).__name__ in self.kinds and self._test(facts)
 
 
 class _Translator:

@@ -5,7 +5,7 @@ from typing import Any
 
 from .errors import ConfigError
 
-KERNELS = ("auto", "triton", "torch")
+KERNELS = ("auto", "triton", "numba", "torch")
 DTYPES = ("auto", "float32", "float16", "bfloat16")
 SCHEDULING = ("fcfs", "priority")
 GIB = 1 << 30
@@ -29,8 +29,10 @@ class EngineConfig:
         enable_prefix_caching: keep released blocks addressable by content.
         swap_space: GiB of host memory for the blocks of preempted sequences; 0 computes them again instead.
         tensor_parallel_size: number of GPUs. This version runs on one.
-        kernel: "triton", "torch", or "auto": Triton where it can run (interpreted without a GPU), else torch.
-        dtype: of weights, activations and cache; "auto" is float32 on a CPU and the checkpoint's own on a GPU.
+        kernel: "triton" (interpreted without a GPU), "numba" (for CPUs), "torch", or "auto", the fastest that runs here:
+            Triton on a GPU, Numba on a CPU, torch where these are missing.
+        dtype: of weights, activations and cache; "auto" is the checkpoint's own on a GPU. On a CPU it is bfloat16 if
+            the checkpoint's is and the CPU multiplies it, else float32.
         seed: from which requests without a seed of their own derive theirs.
         scheduling_policy: "fcfs", first come first served, or "priority": the smallest number first, aged by waiting.
         priority_aging_steps: steps of waiting that make a request more urgent by 1 under "priority".

@@ -22,9 +22,11 @@ from .config import EngineConfig
 from .errors import ConfigError, RequestError
 from .event_log import EventLog, LogHeader
 from .events import Phase, Why
+from .kernel_trace import KernelTracer, Wanted
 from .kv_cache import num_gpu_blocks, num_host_blocks
 from .kv_cache_manager import KVCacheManager
 from .models.loader import LoadedModel, load_model
+from .models.loading_progress import Progress
 from .output_processor import OutputProcessor, SequenceOutput
 from .policies import LowestPriority, load_policy
 from .request import FinishReason, Request, Sequence, request_name
@@ -33,6 +35,7 @@ from .runner import Launch, ModelRunner, Runner
 from .sampler import SequenceResult
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler
+from .source_lines import source_lines
 from .step_plan import StepPlan
 
 
@@ -45,6 +48,7 @@ class Engine:
         runner: stands in for the model (a `ScriptedRunner`, say); then `num_gpu_blocks_override` and `max_model_len`
             must be given, prompts are token ids, and nothing is ever loaded.
         scripted_host_blocks: size of the host pool of a scripted engine, where `swap_space` has no bytes to count.
+        progress: is told how far loading the model is.
 
     Raises:
         ConfigError, ModelError: the engine cannot be built as asked.
@@ -56,13 +60,15 @@ class Engine:
         log_events: bool = True,
         runner: Runner | None = None,
         scripted_host_blocks: int = 0,
+        progress: Progress | None = None,
     ) -> None:
         self.config = config
         self.loaded: LoadedModel | None = None
         if runner is None:
             device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
             kernels = select_kernels(config.kernel, device)
-            self.loaded = load_model(config.model, config.dtype, kernels, device)
+            self.loaded = load_model(config.model, config.dtype, kernels, device, progress)
+            kernels = self.loaded.attention.kernels
             num_blocks = num_gpu_blocks(config, self.loaded.spec, device)
             host_blocks = num_host_blocks(config, self.loaded.spec)
             self.runner: Runner = ModelRunner(
@@ -85,8 +91,10 @@ class Engine:
             config=config.as_dict() | {"max_model_len": self.max_model_len},
             model=self.loaded.describe() if self.loaded else {"name": "scripted"},
             kernel=self.kernel,
+            sources=source_lines() if log_events else {},
         )
         self.log = EventLog(header, enabled=log_events)
+        self._tracer = KernelTracer(self.loaded, self.runner, self.log)
         by_priority = config.scheduling_policy == "priority"
         policy = load_policy(config.policy or (f"{LowestPriority.__module__}:LowestPriority" if by_priority else ""))
         self.manager = KVCacheManager(
@@ -216,6 +224,19 @@ class Engine:
         self._forget(alive)
         return self.outputs.process_ended(alive)
 
+    def trace_kernel(self, sequence: str, layer: int = 0, kv_head: int = 0, tile: int = 0) -> None:
+        """Have the next launch that `sequence` is part of tell what its attention kernel reads: a `KernelTraced` event.
+
+        `tile` makes the kernel of that layer take so many keys at a time, so that there is a walk to see where it would
+        take all at once; 0 leaves the launch as it is. The outputs differ by rounding only.
+
+        Raises RequestError if there is no such sequence, layer or head.
+        """
+        unfinished = [
+            each.name for request in self.requests.values() for each in request.sequences if not each.finish_reason
+        ]
+        self._tracer.want(Wanted(sequence, layer, kv_head), tile, unfinished)
+
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
@@ -261,6 +282,7 @@ class Engine:
             num_copies=len(plan.copies),
             num_swaps=len(plan.swap_out) + len(plan.swap_in),
         )
+        self._tracer.watch(launch, cause)
         results = self.runner.execute(launch)
         self._launched_event = self.log.emit(
             ev.TokensWritten,

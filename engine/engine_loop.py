@@ -39,11 +39,12 @@ class EngineLoop:
 
     `steps_per_second` limits the speed, None is as fast as it goes. `breakpoints` tell for which events to halt
     (a `Debugger` sets them). `failure` is set if the engine itself broke down; everything asked afterwards is answered
-    with it.
+    with it. `max_requests` is the most unfinished requests; None is any number.
     """
 
-    def __init__(self, engine: Engine, steps_per_second: float | None = None) -> None:
+    def __init__(self, engine: Engine, steps_per_second: float | None = None, max_requests: int | None = None) -> None:
         self.engine = engine
+        self.max_requests = max_requests
         self.steps_per_second = steps_per_second
         self.breakpoints = Breakpoints(engine.log)
         self.failure: Exception | None = None
@@ -51,6 +52,7 @@ class EngineLoop:
         self._goal: Why | None = None  # user_phase or user_step: halt when that is over
         self._in_step = False
         self._stopping = False
+        self._successor: Engine | None = None  # takes over when the step is over
         self._mailbox = Mailbox(lambda: RequestError("the engine is not running: start() the loop first"))
         self._queued = QueuedRequests(engine)
         self._listeners: dict[str, Listener] = {}
@@ -99,10 +101,11 @@ class EngineLoop:
 
         In the middle of a halted step the request is checked now, and joins when the step is over.
 
-        Raises RequestError if it cannot be served.
+        Raises RequestError if it cannot be served, or too many wait already.
         """
 
         def submit() -> str:
+            self._check_room(1)
             if self._in_step:
                 request_id = self._queued.add(prompt, params)
             else:
@@ -120,6 +123,7 @@ class EngineLoop:
         """
 
         def submit_all() -> list[str]:
+            self._check_room(len(requests))
             if self._in_step:
                 return self._queued.add_all(requests)
             return [request.request_id for request in self.engine.add_requests(requests)]
@@ -149,6 +153,34 @@ class EngineLoop:
                 self._deliver(self.engine.abort(request_id))
 
         self._ask(abort)
+
+    def replace_engine(self, engine: Engine) -> None:
+        """Serve with another engine, which begins a new run; also after the old one broke down.
+
+        What the old one has not finished is aborted, its breakpoints are forgotten, and the new one is not halted. An
+        old engine that stands in the middle of a step first goes on to the end of it.
+        """
+
+        def replace() -> None:
+            if self._in_step:
+                self._successor = engine
+                self._continue(Why.USER_RUN)
+            else:
+                self._take_over(engine)
+
+        self._mailbox.send(replace).result()
+
+    def _check_room(self, number: int) -> None:
+        unfinished = len(self.engine.requests) + len(self.queued)
+        if self.max_requests is not None and unfinished + number > self.max_requests:
+            raise RequestError(
+                f"{unfinished} requests are unfinished and {number} more would join, but at most {self.max_requests} "
+                "may be: wait until some have finished, or abort some"
+            )
+
+    def trace_kernel(self, sequence: str, layer: int = 0, kv_head: int = 0, tile: int = 0) -> None:
+        """See `Engine.trace_kernel`. In the middle of a halted step it may be this very step's launch."""
+        self._ask(lambda: self.engine.trace_kernel(sequence, layer, kv_head, tile))
 
     # halting
 
@@ -246,6 +278,8 @@ class EngineLoop:
                     self._step()
                 except Exception as error:
                     self._break_down(error)
+                if self._successor is not None:
+                    self._take_over(self._successor)
                 self._note_stillness()
                 self._answer_commands_until(started)
         finally:
@@ -273,9 +307,18 @@ class EngineLoop:
         self._queued.carry_out(self._deliver)
         self._stand_if_asked(Phase.COMMIT)
 
+    def _take_over(self, engine: Engine) -> None:
+        try:
+            self._abort_all()
+        except Exception as error:
+            self._break_down(error)
+        self.engine, self.breakpoints, self._queued = engine, Breakpoints(engine.log), QueuedRequests(engine)
+        self._halted_after = self._goal = self.failure = self._successor = None
+        self._tell_arrivals()
+
     def _stand_if_asked(self, phase: Phase) -> None:
         seq = self.breakpoints.look() if self.breakpoints.armed else None
-        if self._stopping:
+        if self._stopping or self._successor is not None:
             return
         if seq is not None:
             self._halt(phase, Why.USER_BREAKPOINT, seq)
@@ -338,6 +381,11 @@ class EngineLoop:
             if output.sequence.request.is_finished:
                 self._listeners.pop(output.sequence.request.request_id, None)
 
+    def _abort_all(self) -> None:
+        if self.failure is None:
+            for request_id in list(self.engine.requests):
+                self._deliver(self.engine.abort(request_id))
+
     def _break_down(self, error: Exception) -> None:
         """The engine raised outside a launch, so its state cannot be trusted: tell everyone who waits for it."""
         self.failure, self._in_step = error, False
@@ -356,9 +404,7 @@ class EngineLoop:
         """Withdraw what is unfinished, and answer those who ask too late."""
         self._in_step = False
         try:
-            if self.failure is None:
-                for request_id in list(self.engine.requests):
-                    self._deliver(self.engine.abort(request_id))
+            self._abort_all()
         finally:
             self._mailbox.close()
             self._tell_arrivals()

@@ -1,11 +1,12 @@
 """EventLog: the run's events, and the only way out of the engine.
 
-A ring of the newest events plus a `MemoryMap` at its tail:
+A ring of the newest events plus a `MemoryMap` at its tail, and one more wherever a reader has passed a keyframe:
 
-     base (MemoryMap at seq 4095)    events 4096 ... 9728
-    +----------------------------+  +--------------------------------+
-    | everything older, folded   |  | held whole, read by cursor     |  <- emit appends
-    +----------------------------+  +--------------------------------+
+     base (MemoryMap at seq 4095)    events 4096 ... 8191      8192 ... 9728
+    +----------------------------+  +------------------------+----------------+
+    | everything older, folded   |  | held whole, read by cursor              |  <- emit appends
+    +----------------------------+  +------------------------+----------------+
+                                                             keyframe
 
 An event is folded into the base before it is dropped, so a snapshot at any held `seq` exists and cannot race the
 engine. Readers keep a cursor and nothing else; one that falls behind takes a snapshot and goes on from there.
@@ -21,13 +22,16 @@ import msgspec
 from .events import EVENT_TYPES, SCHEMA_VERSION, Event, Phase
 from .memory_map import MemoryMap
 
+KEYFRAME_EVERY = 4096
+"""Events between two pictures that are kept, so that no snapshot folds more than this many."""
+
 
 class LogHeader(msgspec.Struct, kw_only=True):
     """What a reader must know before the first event; also the first line of a `.kvtrace`.
 
     `run` changes with every start and model load. `source` names who emitted the events, `capabilities` what they can
-    tell, so that a viewer hides what this source cannot know. `base` is the picture that the first event follows,
-    where that is not the empty pool.
+    tell, so that a viewer hides what this source cannot know. `sources` says where each event is emitted (see
+    `source_lines`). `base` is the picture that the first event follows, where that is not the empty pool.
     """
 
     num_blocks: int
@@ -43,6 +47,7 @@ class LogHeader(msgspec.Struct, kw_only=True):
     kinds: dict[str, list[str]] = msgspec.field(
         default_factory=lambda: {name: list(kind.__struct_fields__) for name, kind in EVENT_TYPES.items()}
     )
+    sources: dict[str, str] = {}
     base: MemoryMap | None = None
 
 
@@ -62,6 +67,7 @@ class EventLog:
         self._events: list[Event] = []
         self._next_seq = 0
         self._base = MemoryMap(num_blocks=header.num_blocks, block_size=header.block_size)
+        self._keyframes: dict[int, MemoryMap] = {}
         self._latest = self._base
         self._lock = threading.Lock()
 
@@ -101,7 +107,7 @@ class EventLog:
             return self._base.copy(), list(self._events)
 
     def snapshot(self, seq: int | None = None) -> MemoryMap:
-        """The picture after event `seq` (default: the newest), folded on from the last one that was asked for.
+        """The picture after event `seq` (default: the newest), folded on from the nearest one that is kept.
 
         Raises ValueError if `seq` is no longer held, or does not exist yet.
         """
@@ -110,11 +116,31 @@ class EventLog:
             seq = newest if seq is None else seq
             if not oldest <= seq <= newest:
                 raise ValueError(f"no snapshot at seq {seq}: this run holds {oldest} to {newest}")
-            nearest = self._latest if oldest <= self._latest.seq <= seq else self._base
+            kept = (self._base, self._latest, *self._keyframes.values())
+            nearest = max((picture for picture in kept if oldest <= picture.seq <= seq), key=lambda kept: kept.seq)
             picture, events = nearest.copy(), self._events[nearest.seq - oldest : seq - oldest]
-        picture.fold(events)
+        for event in events:
+            picture.apply(event)
+            if (event.seq + 1) % KEYFRAME_EVERY == 0:
+                self._keep(picture.copy())
         self._latest = picture.copy()
         return picture
+
+    def stretch(self, start: int, end: int | None = None) -> tuple[MemoryMap, list[Event]]:
+        """The picture before event `start`, and the events from there to before `end` (default: all).
+
+        Raises ValueError if `start` is no longer held, or does not exist yet.
+        """
+        picture = self.snapshot(start - 1)
+        events = self.read(start, None if end is None else end - start)
+        if events is None:
+            raise ValueError(f"no events from seq {start} on: this run holds {self.oldest_seq} and later")
+        return picture, events
+
+    def _keep(self, keyframe: MemoryMap) -> None:
+        with self._lock:
+            held = {seq: kept for seq, kept in self._keyframes.items() if seq > self._base.seq}
+            self._keyframes = held | {keyframe.seq: keyframe}
 
     def _fold_oldest(self) -> None:
         with self._lock:

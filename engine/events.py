@@ -19,6 +19,8 @@ from typing import get_args
 
 import msgspec
 
+from pagelens.kernels.walk import ProgramWalk
+
 SCHEMA_VERSION = 1
 
 
@@ -55,6 +57,7 @@ class Why(StrEnum):
     PREFILL_CHUNK = "prefill_chunk"
     RECOMPUTE = "recompute"
     TABLE_GROWS = "table_grows"
+    RESERVED = "reserved"
     SHARED_BLOCK = "shared_block"
     BLOCK_FULL = "block_full"
     STEP_FAILED = "step_failed"
@@ -72,6 +75,7 @@ class Why(StrEnum):
     WAITS_FOR_SEQUENCE_SLOT = "waits_for_sequence_slot"
     WAITS_FOR_TOKEN_BUDGET = "waits_for_token_budget"
     WAITS_AFTER_PREEMPTION = "waits_after_preemption"
+    WAITS_FOR_BATCH = "waits_for_batch"
     SCHEDULED = "scheduled"
     MODEL_OUTPUT = "model_output"
     END_OF_SEQUENCE = "end_of_sequence"
@@ -85,6 +89,7 @@ class Why(StrEnum):
     USER_RUN = "user_run"
     USER_PHASE = "user_phase"
     USER_BREAKPOINT = "user_breakpoint"
+    USER_TRACE = "user_trace"
 
 
 class Event(msgspec.Struct, tag_field="kind", tag=True, kw_only=True, gc=False):
@@ -312,6 +317,33 @@ class StepLaunched(Event):
     num_swaps: int = 0
 
 
+class KernelTraced(Event):
+    """What the attention launch of one layer read for one sequence and KV head, program by program.
+
+    `taken_from` is "interpreter" (these blocks were really loaded) or "block_table" (derived: a compiled kernel tells
+    nobody). `programs` are those of the sequence, of `grid` in all; each has `program`, `first_position`, `num_queries`
+    and `tiles`, and each tile `first`, `last` (positions), `key_blocks`, `value_blocks`, and for each head of the group
+    `running_max` and `running_sum` of the program's last token. `blocks` are all blocks read. A `tile` of 0 means that
+    the kernel has no tiles. With more than `MOST_TILES` in all the first programs are left out.
+    """
+
+    sequence: str
+    layer: int
+    kv_head: int
+    kernel: str
+    taken_from: str
+    grid: list[int]
+    blocks: list[int]
+    programs: list[ProgramWalk]
+    start: int
+    num_tokens: int
+    group: int = 1
+    block_m: int = 0
+    block_q: int = 0
+    tile: int = 0
+    sliding_window: int = 0
+
+
 class TokensWritten(Event):
     """Keys and values of `counts[i]` tokens of `sequences[i]`, from position `starts[i]`, now lie in their slots."""
 
@@ -387,6 +419,7 @@ AnyEvent = (
     | HostBlocksFreed
     | StepPlanned
     | StepLaunched
+    | KernelTraced
     | TokensWritten
     | TokensGenerated
     | SequenceFinished

@@ -23,6 +23,13 @@ def encode_event(event: Event) -> bytes:
     return _encoder.encode(event)
 
 
+def recording(log: EventLog) -> bytes:
+    """The events that a log holds now, as the content of a `.kvtrace`."""
+    base, events = log.held()
+    header = msgspec.structs.replace(log.header, base=base if base.seq >= 0 else None)
+    return b"".join([_encoder.encode(header) + b"\n", *(encode_event(event) + b"\n" for event in events)])
+
+
 def decode_event(line: bytes) -> Event:
     """The event on one line; a kind that this version does not know becomes an `UnknownEvent`.
 

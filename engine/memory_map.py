@@ -31,7 +31,8 @@ class SequenceView(msgspec.Struct):
     A negative entry -1 - h of `table` is block h of the host pool: swapped out.
 
     `lane` is the lowest number that no unfinished sequence has: sequences alive together differ in it, so that every
-    viewer, however late, gives each the same colour.
+    viewer, however late, gives each the same colour. `last_step` is the step that last computed tokens of it, and so
+    read every block of its table (-1: none yet). A fork continues `parent` from position `forked_at` on.
     """
 
     sequence: str
@@ -46,8 +47,10 @@ class SequenceView(msgspec.Struct):
     num_cached_tokens: int = 0
     table: list[int] = []
     parent: str = ""
+    forked_at: int = 0
     reason: str = ""
     last_event: int = -1
+    last_step: int = -1
 
 
 class Blocked(msgspec.Struct):
@@ -65,6 +68,8 @@ class MemoryMap(msgspec.Struct):
     """Blocks, tables and sequences after the event numbered `seq` (-1: before the first).
 
     `ref_count[b]` and `state[b]` describe physical block b. `hash` and `sealed_text` know the sealed blocks only.
+    `allocated_in[b]` is the step that allocated a block which is not blank. `read_in[b]` is the last step in which a
+    sequence that has since released it read it; of those that hold it now, `SequenceView.last_step` tells.
     `pending_copies` are the copies planned and not yet launched, `scheduled` the tokens that this step computes.
     `finished` lists the finished sequences still kept, oldest first.
     """
@@ -79,6 +84,8 @@ class MemoryMap(msgspec.Struct):
     hash: dict[int, str] = {}
     sealed_text: dict[int, list[str]] = {}
     last_touched: dict[int, int] = {}
+    allocated_in: dict[int, int] = {}
+    read_in: dict[int, int] = {}
     sequences: dict[str, SequenceView] = {}
     finished: list[str] = []
     scheduled: dict[str, int] = {}
@@ -147,6 +154,10 @@ class MemoryMap(msgspec.Struct):
         if name in self.sequences:
             self.finished.remove(name)
 
+    def _forget_content(self, block: int) -> None:
+        for known in (self.hash, self.sealed_text, self.allocated_in, self.read_in):
+            known.pop(block, None)
+
     # one function per kind; each only assigns what the event says
 
     def _arrived(self, e: ev.RequestArrived) -> None:
@@ -178,7 +189,9 @@ class MemoryMap(msgspec.Struct):
             num_computed_tokens=parent.num_computed_tokens if e.status == "running" else 0,
             num_cached_tokens=parent.num_cached_tokens,
             parent=e.parent,
+            forked_at=len(parent.token_ids),
             last_event=e.seq,
+            last_step=parent.last_step,
         )
 
     def _admitted(self, e: ev.SequenceAdmitted | ev.SequenceResumed) -> None:
@@ -189,7 +202,12 @@ class MemoryMap(msgspec.Struct):
 
     def _scheduled(self, e: ev.SequenceScheduled) -> None:
         self.scheduled[e.sequence] = e.num_tokens
-        self.sequences[e.sequence].last_event = e.seq
+        view = self.sequences[e.sequence]
+        view.last_event, view.last_step = e.seq, e.step
+
+    def _allocated(self, e: ev.BlockAllocated) -> None:
+        self.allocated_in[e.block] = e.step
+        self._held(e)
 
     def _held(self, e: ev.BlockAllocated | ev.BlockShared) -> None:
         self.ref_count[e.block], self.state[e.block] = e.ref_count, e.state
@@ -203,9 +221,12 @@ class MemoryMap(msgspec.Struct):
     def _released(self, e: ev.BlockReleased) -> None:
         self.ref_count[e.block], self.state[e.block] = e.ref_count, e.state
         self.last_touched[e.block] = e.seq
-        table = self.sequences[e.sequence].table
-        if table[e.index] == e.block:
-            del table[e.index :]
+        view = self.sequences[e.sequence]
+        self.read_in[e.block] = max(self.read_in.get(e.block, -1), view.last_step)
+        if e.state == BlockState.BLANK:
+            self._forget_content(e.block)
+        if view.table[e.index] == e.block:
+            del view.table[e.index :]
 
     def _sealed(self, e: ev.BlockSealed) -> None:
         self.hash[e.block] = e.hash
@@ -220,8 +241,7 @@ class MemoryMap(msgspec.Struct):
     def _evicted(self, e: ev.BlockEvicted) -> None:
         self.state[e.block] = e.state
         self.last_touched[e.block] = e.seq
-        self.hash.pop(e.block, None)
-        self.sealed_text.pop(e.block, None)
+        self._forget_content(e.block)
 
     def _copied(self, e: ev.BlockCopied) -> None:
         self.pending_copies.append((e.source, e.destination))
@@ -279,7 +299,7 @@ _REDUCERS: dict[type[Event], Callable[[MemoryMap, Any], None]] = {
     ev.SequenceAdmitted: MemoryMap._admitted,
     ev.SequenceResumed: MemoryMap._admitted,
     ev.SequenceScheduled: MemoryMap._scheduled,
-    ev.BlockAllocated: MemoryMap._held,
+    ev.BlockAllocated: MemoryMap._allocated,
     ev.BlockShared: MemoryMap._held,
     ev.BlockReleased: MemoryMap._released,
     ev.BlockSealed: MemoryMap._sealed,
@@ -299,4 +319,4 @@ _REDUCERS: dict[type[Event], Callable[[MemoryMap, Any], None]] = {
     ev.EngineHalted: MemoryMap._halted,
     ev.EngineContinued: MemoryMap._continued,
 }
-_NO_CHANGE = {ev.RequestRejected, ev.RequestAborted, ev.PrefixLookup, ev.BlocksSwappedIn}
+_NO_CHANGE = {ev.RequestRejected, ev.RequestAborted, ev.PrefixLookup, ev.BlocksSwappedIn, ev.KernelTraced}

@@ -80,19 +80,16 @@ class ModelRunner:
         items = plan.scheduled
         if not items:
             return Launch(plan, [])
-        token_ids = np.concatenate(
-            [item.sequence.token_ids[item.start : item.start + item.num_tokens] for item in items]
-        )
-        positions = np.concatenate([np.arange(item.start, item.start + item.num_tokens) for item in items])
-        slots = np.concatenate(
-            [item.block_table.slots(item.start, item.num_tokens, self._block_size) for item in items]
-        )
         counts = np.array([item.num_tokens for item in items])
+        seq_lens = np.array([item.start for item in items]) + counts
         ends = counts.cumsum()
-        seq_lens = np.array([item.start + item.num_tokens for item in items])
+        token_ids = [token for item in items for token in item.sequence.token_ids[item.start :][: item.num_tokens]]
+        positions = np.arange(ends[-1]) + np.repeat(seq_lens - ends, counts)
         tables = np.zeros((len(items), max(len(item.block_table) for item in items)), dtype=np.int32)
         for row, item in zip(tables, items, strict=True):
             row[: len(item.block_table)] = item.block_table
+        blocks = tables[np.repeat(np.arange(len(items)), counts), positions // self._block_size].astype(np.int64)
+        slots = blocks * self._block_size + positions % self._block_size
         launch, grid = self.loaded.attention.choose_launch(
             plan.num_tokens, len(items), int(counts.max()), int(seq_lens.max()), self.loaded.spec.dtype.itemsize
         )
@@ -106,7 +103,7 @@ class ModelRunner:
         )
         wanted = [row for item, end in zip(items, ends, strict=True) for row in range(end - num_logits(item), end)]
         batch = Batch(
-            self._tensor(token_ids, torch.int64),
+            self._tensor(np.array(token_ids), torch.int64),
             self._tensor(positions, torch.int64),
             metadata,
             self._tensor(np.array(wanted), torch.int64),
@@ -120,9 +117,7 @@ class ModelRunner:
         if launch.batch is None:
             return []
         batch: Batch = launch.batch
-        model = self.loaded.model
-        hidden = model(batch.token_ids, batch.positions, self.cache, batch.metadata)
-        logits = model.logits(hidden[batch.logit_rows]).float()
+        logits = self.loaded.model(batch.token_ids, batch.positions, self.cache, batch.metadata, batch.logit_rows)
         return self._sampler.results(launch.plan, logits)
 
     def _move_blocks(self, plan: StepPlan) -> None:

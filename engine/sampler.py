@@ -56,14 +56,15 @@ class Sampler:
 
     def results(self, plan: StepPlan, logits: Tensor) -> list[SequenceResult]:
         """One result per scheduled sequence. `logits` [rows, vocab_size] has `num_logits` rows of each, in order."""
+        likeliest: list[int] = logits.argmax(dim=-1).tolist()  # one call, where one a sequence would cost more
         results, row = [], 0
         for item in plan.scheduled:
             count = num_logits(item)
-            results.append(self._result(item, logits[row : row + count]))
+            results.append(self._result(item, logits[row : row + count], likeliest[row : row + count]))
             row += count
         return results
 
-    def _result(self, item: ScheduledSequence, logits: Tensor) -> SequenceResult:
+    def _result(self, item: ScheduledSequence, logits: Tensor, likeliest: list[int]) -> SequenceResult:
         sequence, params = item.sequence, item.sequence.request.params
         result = SequenceResult()
         if params.prompt_logprobs is not None:
@@ -76,17 +77,18 @@ class Sampler:
                 scores = self._adjusted(last.float().log_softmax(dim=-1), sequence)  # in this order: transformers'
                 result.candidates = top_candidates(scores, search.num_candidates)
             else:
-                result.samples = self._samples(last, sequence, item.num_samples)
+                result.samples = self._samples(last, likeliest[-1], sequence, item.num_samples)
         return result
 
-    def _samples(self, logits: Tensor, sequence: Sequence, count: int) -> list[Sample]:
+    def _samples(self, logits: Tensor, likeliest: int, sequence: Sequence, count: int) -> list[Sample]:
         request, params = sequence.request, sequence.request.params
         # 128 bits: a request's own seed in the low half, or the engine's with the request's number in the high one.
         seed = self._seed | (request.arrival + 1) << 64 if params.seed is None else params.seed
         adjusted = self._adjusted(logits, sequence)
         samples = []
         for index in range(sequence.sample_index, sequence.sample_index + count):
-            token = sample(adjusted, params, seed, index, sequence.num_tokens)
+            as_it_is = params.temperature == 0 and adjusted is logits
+            token = likeliest if as_it_is else sample(adjusted, params, seed, index, sequence.num_tokens)
             asked = params.logprobs is not None
             samples.append(Sample(token, top_logprobs(logits, params.logprobs or 0, token) if asked else None))
         return samples

@@ -1,7 +1,8 @@
-"""Whether the Triton kernels can run here, and the rules of running them under Triton's interpreter.
+"""Whether the Triton and Numba kernels can run here, and the rules of running them under Triton's interpreter.
 
-Nothing in this file needs triton to be installed. It is the one place that looks whether triton is there; the modules
-that import it at their top (``paged_attention.py``, ``kv_ops.py``) are imported only after ``triton_status`` said yes.
+Nothing in this file needs triton or numba to be installed. It is the one place that looks whether they are there; the
+modules that import them at their top (``paged_attention.py``, ``kv_ops.py``, ``numba_paged_attention.py``) are imported
+only after ``triton_status`` or ``numba_obstacle`` said yes.
 """
 
 import importlib.util
@@ -71,6 +72,17 @@ def _find_triton() -> object | None:
         return importlib.util.find_spec("triton")
     except (ImportError, ValueError):  # ValueError: a stub without a spec in sys.modules
         return None
+
+
+def numba_obstacle(device: torch.device) -> str:
+    """Why the Numba kernels cannot run on this device, with what helps; empty if they can."""
+    if device.type != "cpu":
+        return f'Numba compiles for the CPU and the model is on {device}: use kernel="triton" or "torch"'
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:  # not there, or it refuses the numpy that is
+        return f'Numba cannot be imported ({error}): pip install numba, or use kernel="torch", which is slower'
+    return ""
 
 
 def is_interpreted(kernel: Any) -> bool:

@@ -15,6 +15,7 @@ def check_attention(
     query_start_loc: Tensor,
     seq_lens: Tensor,
     sliding_window: int | None,
+    softcap: float | None,
     out: Tensor | None,
 ) -> None:
     """Raise ValueError or TypeError unless the arguments of ``paged_attention`` fit together."""
@@ -50,6 +51,7 @@ def check_attention(
         f"[{num_seqs + 1}], one more than seq_lens",
     )
     _expect(sliding_window is None or sliding_window >= 1, "sliding_window", sliding_window, "None or at least 1 token")
+    _expect(softcap is None or softcap > 0, "softcap", softcap, "None or above 0")
     if out is not None:
         same = out.shape == query.shape and out.dtype == query.dtype
         _expect(same, "out", f"{tuple(out.shape)} {out.dtype}", f"{tuple(query.shape)} {query.dtype}, like query")

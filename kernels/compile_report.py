@@ -2,8 +2,8 @@
 
 ``python -m pagelens.kernels.compile_report`` prints a table; it needs triton, but no GPU:
 
-    kernel            variant                      target  registers  stack  spills  shared  matrix unit …
-    paged_attention   bf16 prefill d128 g4         sm_90         128      0       0   81920  20 wgmma    …
+    kernel            variant                        target  registers  stack  spills  shared  matrix unit …
+    paged_attention   bf16 prefill d128 g4           sm_90         128      0       0   81920  20 wgmma    …
 
 The NVIDIA wheel of triton carries ``ptxas``, ``cuobjdump`` and ``nvdisasm``. Run it in a process of its own, without
 TRITON_INTERPRET: a process that interprets cannot compile.
@@ -14,7 +14,7 @@ What the columns are read from:
 - spills: STL and LDL instructions (stores to and loads from local memory) in the SASS. STACK > 0 says the same; LOCAL
   stays 0 even with spills.
 - matrix unit: the PTX instruction that tl.dot became, and how often it stands there: mma (Ampere on), wgmma (Hopper),
-  tcgen05 (Blackwell), or "-" where numbers are multiplied and added one by one, as float32 is.
+  tcgen05 (Blackwell), or "-" where numbers are multiplied and added one by one, as float32 is, and all on Turing.
 - load bits: the widest global load, per thread and instruction: LDG and LDGSTS (cp.async) in the SASS; "narrow" counts
   those of 8 or 16 bits, which a kernel makes that has to load half-precision elements one by one.
 """
@@ -24,13 +24,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .compile_variants import Variant, variants
 
-TARGETS = (80, 90, 100)
-"""Compute capabilities, ten times: Ampere (A100), Hopper (H100), Blackwell (B200)."""
+TARGETS = (75, 80, 86, 89, 90, 100, 120)
+"""Compute capabilities, ten times: Turing (T4), Ampere (A100, RTX 30), Ada (RTX 40), Hopper (H100), Blackwell (B200,
+RTX 50)."""
 
 MATRIX_UNITS = {"mma": r"\bmma\.sync", "wgmma": r"\bwgmma\.mma_async", "tcgen05": r"\btcgen05\.mma"}
 
@@ -121,7 +123,7 @@ def _tool(name: str, *arguments: str) -> str:
 
 
 TITLES = ("kernel", "variant", "target", "registers", "stack", "spills", "shared", "matrix unit", "load bits", "narrow")
-LINE = "{:<18}{:<29}{:<8}{:>9}{:>7}{:>8}{:>8}  {:<12}{:>10}{:>8}"
+LINE = "{:<18}{:<31}{:<8}{:>9}{:>7}{:>8}{:>8}  {:<12}{:>10}{:>8}"
 
 
 def table_line(r: Report) -> str:
@@ -137,9 +139,9 @@ def main() -> None:
     as_json = "--json" in sys.argv[1:]
     if not as_json:
         print(LINE.format(*TITLES))
-    for variant in variants():
-        for capability in TARGETS:
-            report = compile_variant(variant, capability)
+    work = [pair for same in zip(*map(variants, TARGETS), strict=True) for pair in zip(same, TARGETS, strict=True)]
+    with ProcessPoolExecutor() as pool:
+        for report in pool.map(compile_variant, *zip(*work, strict=True)):
             print(json.dumps(asdict(report)) if as_json else table_line(report), flush=True)
 
 

@@ -35,6 +35,7 @@ class Variant:
 
 def attention_variant(
     dtype: str,
+    capability: int,
     *,
     long_queries: bool,
     head_dim: int = 128,
@@ -43,9 +44,10 @@ def attention_variant(
     block_size: int = 16,
     num_layers: int = 32,
     window: int = 0,
+    softcap: float = 0.0,
     num_seqs: int = 64,
 ) -> Variant:
-    """Build the attention kernel's variant for a model's shape, with the tiles that ``choose_launch`` picks for it."""
+    """Build the attention kernel's variant for a model's shape, with the tiles that ``choose_launch`` picks there."""
     config = choose_launch(
         num_tokens=num_seqs * (256 if long_queries else 1),
         num_seqs=num_seqs,
@@ -56,6 +58,7 @@ def attention_variant(
         head_dim=head_dim,
         element_size=4 if dtype == "fp32" else 2,
         interpreted=False,
+        capability=capability,
     )
     splits = config.num_splits
     num_heads = group * num_kv_heads
@@ -76,6 +79,7 @@ def attention_variant(
         "HEAD_DIM_PADDED": next_power_of_two(head_dim),
         "BLOCK_SIZE": block_size,
         "WINDOW": window,
+        "SOFTCAP": softcap,
         "BLOCK_M": config.block_m,
         "BLOCK_Q": config.block_q,
         "TILE": config.tile,
@@ -103,21 +107,22 @@ def attention_variant(
         f"{dtype} {kind} d{head_dim} g{group}"
         + (f" split{splits}" if splits > 1 else "")
         + (" window" if window else "")
+        + (" cap" if softcap else "")
     )
     return Variant("paged_attention_kernel", name, signature, constants, config.num_warps, config.num_stages)
 
 
-def variants() -> Iterator[Variant]:
-    """Yield the variants of the table."""
-    for dtype in ("bf16", "fp32"):
+def variants(capability: int) -> Iterator[Variant]:
+    """Yield the variants of the table, as they are launched on sm_<capability>."""
+    for dtype in ("bf16", "fp16", "fp32"):
         for long_queries in (False, True):
-            yield attention_variant(dtype, long_queries=long_queries)
-    yield attention_variant("bf16", long_queries=False, num_seqs=1)
-    yield attention_variant("bf16", long_queries=False, head_dim=80, group=8)
-    yield attention_variant("bf16", long_queries=True, head_dim=64, group=3, window=1024)
-    yield attention_variant("bf16", long_queries=True, head_dim=256, group=1)
-    yield attention_variant("fp32", long_queries=True, head_dim=64)
-    yield attention_variant("fp32", long_queries=True, head_dim=256)
+            yield attention_variant(dtype, capability, long_queries=long_queries)
+    yield attention_variant("bf16", capability, long_queries=False, num_seqs=1)
+    yield attention_variant("bf16", capability, long_queries=False, head_dim=80, group=8)
+    yield attention_variant("bf16", capability, long_queries=True, head_dim=64, group=3, window=1024, softcap=50)
+    yield attention_variant("bf16", capability, long_queries=True, head_dim=256, group=1)
+    yield attention_variant("fp32", capability, long_queries=True, head_dim=64)
+    yield attention_variant("fp32", capability, long_queries=True, head_dim=256)
     yield merge_variant()
     yield write_variant()
     yield move_variant()

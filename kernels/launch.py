@@ -8,6 +8,9 @@ tiles. One function per kind of kernel decides both.
 """
 
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 from .availability import TritonStatus, interpreter_lock, triton_status
 
@@ -20,6 +23,9 @@ context of each sequence is split among several."""
 MAX_SPLITS = 16
 KEYS_PER_SPLIT = 256
 """A split shorter than this is not worth its share of the merge."""
+
+SMALL_GPUS = (86, 87, 89, 120, 121)
+"""Compute capabilities, ten times, of graphics cards and boards: they have matrix units, but room for fewer threads."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ def choose_launch(
     head_dim: int,
     element_size: int,
     interpreted: bool,
+    capability: int | None = None,
 ) -> LaunchConfig:
     """Choose the tiles of one attention launch.
 
@@ -83,6 +90,7 @@ def choose_launch(
         head_dim: elements of a head.
         element_size: bytes of an element of the cache.
         interpreted: for the interpreter instead of a GPU.
+        capability: of the GPU, ten times, as in sm_90; None: of the one that is here.
     """
     padded_dim = next_power_of_two(head_dim)
     if interpreted:
@@ -92,19 +100,31 @@ def choose_launch(
         tile = min(1024, next_power_of_two(max_context), 2**17 // max(block_m, padded_dim))
         return LaunchConfig(block_m, block_m // group, tile)
 
-    # tl.dot wants at least 16 rows and 16 keys. With long queries more rows share each key that is loaded. float32 is
-    # multiplied without matrix units, out of registers, so its tiles are half as large. compile_report.py shows that
-    # none of these spills registers.
-    half = element_size <= 2
-    many_rows = half and num_tokens >= 16 * num_seqs
-    block_m = max(64 if many_rows else 16, next_power_of_two(group))
-    tile = max(16, min(64 if many_rows else 32, (2**14 if half else 2**13) // (padded_dim * element_size)))
+    # tl.dot wants at least 16 rows and 16 keys. With long queries more rows share each key that is loaded. float32, and
+    # everything before Ampere, is multiplied without matrix units, out of registers, so its tiles are small.
+    # compile_report.py shows that none of these spills registers.
+    capability = gpu_capability() if capability is None else capability
+    matrix_units = element_size <= 2 and capability >= 80
+    many_rows = matrix_units and num_tokens >= 16 * num_seqs
+    rows = 16 if not many_rows else 32 if capability in SMALL_GPUS else 64
+    block_m = max(rows, next_power_of_two(group))
+    tile = max(16, min(64 if many_rows else 32, (2**13 if matrix_units else 2**11) // padded_dim))
     num_warps = 8 if block_m >= 64 else 4
+    num_stages = 2 if matrix_units or padded_dim <= 128 else 1
     num_splits = 1
     if num_tokens == num_seqs:  # nothing but decode
         wanted = min(MAX_SPLITS, GPU_PROGRAMS // (num_seqs * num_kv_heads), max_context // KEYS_PER_SPLIT)
         num_splits = next_power_of_two(max(1, wanted) + 1) // 2
-    return LaunchConfig(block_m, block_m // group, tile, num_splits, num_warps)
+    return LaunchConfig(block_m, block_m // group, tile, num_splits, num_warps, num_stages)
+
+
+@cache
+def gpu_capability() -> int:
+    """Compute capability of the GPU, ten times, as in sm_90; that of an A100 where there is none."""
+    if not torch.cuda.is_available():
+        return 80
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor
 
 
 def row_tile(rows: int, width: int, *, interpreted: bool) -> int:

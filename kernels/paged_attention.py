@@ -74,6 +74,7 @@ def paged_attention_kernel(
     HEAD_DIM_PADDED: tl.constexpr,  # the next power of two
     BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,  # 0: no sliding window
+    SOFTCAP: tl.constexpr,  # 0: none; with log2(e) in it, as scale
     BLOCK_M: tl.constexpr,  # the rest: see LaunchConfig
     BLOCK_Q: tl.constexpr,
     TILE: tl.constexpr,
@@ -144,6 +145,8 @@ def paged_attention_kernel(
         value = tl.load(key_ptrs + kv_kv_stride, mask=loaded, other=0.0)
 
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
+        if SOFTCAP > 0:  # SOFTCAP · tanh(scores / SOFTCAP); tanh(x) = 1 - 2 / (1 + e^2x)
+            scores = SOFTCAP - 2 * SOFTCAP / (1 + tl.exp(scores * (2 / SOFTCAP)))
         visible = position[None, :] <= last_key
         if WINDOW > 0:
             visible = visible & (position[None, :] > row_position - WINDOW)
@@ -176,6 +179,7 @@ def paged_attention(
     *,
     scale: float,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     out: Tensor | None = None,
     config: LaunchConfig | None = None,
 ) -> Tensor:
@@ -192,6 +196,7 @@ def paged_attention(
         seq_lens: int32 [num_seqs], context length in tokens, the query tokens included.
         scale: factor on the dot products, usually head_dim ** -0.5.
         sliding_window: w lets the query at position p see keys p-w+1 … p; None: all up to p.
+        softcap: c turns a score s into c · tanh(s / c); None: left as it is.
         out: where to write, like ``query``; allocated if None.
         config: tile sizes; chosen by ``choose_launch`` if None.
 
@@ -201,7 +206,7 @@ def paged_attention(
     Raises:
         ValueError, TypeError: shapes, dtypes or devices do not fit together; bfloat16 under the interpreter.
     """
-    check_attention(query, kv_layer, block_tables, query_start_loc, seq_lens, sliding_window, out)
+    check_attention(query, kv_layer, block_tables, query_start_loc, seq_lens, sliding_window, softcap, out)
     interpreted = is_interpreted(paged_attention_kernel)
     if interpreted and query.dtype == torch.bfloat16:
         raise TypeError(
@@ -257,6 +262,7 @@ def paged_attention(
             HEAD_DIM_PADDED=next_power_of_two(head_dim),
             BLOCK_SIZE=block_size,
             WINDOW=sliding_window or 0,
+            SOFTCAP=(softcap or 0.0) * LOG2_E,
             BLOCK_M=config.block_m,
             BLOCK_Q=config.block_q,
             TILE=config.tile,

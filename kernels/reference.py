@@ -33,6 +33,7 @@ def paged_attention(
     *,
     scale: float,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of a flat batch of query tokens over keys and values that lie in blocks.
@@ -53,12 +54,13 @@ def paged_attention(
         seq_lens: int32 [num_seqs], context length in tokens, the query tokens included.
         scale: factor on the dot products, usually head_dim ** -0.5.
         sliding_window: w lets the query at position p see keys p-w+1 … p (as Mistral and transformers do); None: all.
+        softcap: c turns a score s into c · tanh(s / c), which lies between -c and c (Gemma 2); None: left as it is.
         out: where to write, like ``query``; allocated if None.
 
     Returns:
         [num_tokens, num_heads, head_dim], dtype of ``query``. Sums and softmax are in float32.
     """
-    check_attention(query, kv_layer, block_tables, query_start_loc, seq_lens, sliding_window, out)
+    check_attention(query, kv_layer, block_tables, query_start_loc, seq_lens, sliding_window, softcap, out)
     out = torch.empty_like(query) if out is None else out
     starts, contexts = query_start_loc.tolist(), seq_lens.tolist()
     block_size, head_dim = kv_layer.shape[3], kv_layer.shape[4]
@@ -83,11 +85,13 @@ def paged_attention(
             mask = key_position <= position[:, None]
             if sliding_window is not None:
                 mask &= key_position > position[:, None] - sliding_window
-        out[rows] = _attend(query[rows], keys, values, mask, scale)
+        out[rows] = _attend(query[rows], keys, values, mask, scale, softcap)
     return out
 
 
-def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+def _attend(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+) -> Tensor:
     """Softmax attention of one sequence.
 
     A group of query heads shares a KV head (grouped-query attention), so the group joins the query tokens as rows:
@@ -98,6 +102,7 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
         keys, values: [num_kv_heads, keys, head_dim].
         mask: bool [queries, keys], True where a query sees a key; None: everywhere.
         scale: factor on the dot products.
+        softcap: bound of the scores, if any.
 
     Returns:
         [queries, num_heads, head_dim] in float32.
@@ -106,6 +111,8 @@ def _attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, sc
     num_kv_heads = keys.shape[0]
     rows = query.float().transpose(0, 1).reshape(num_kv_heads, -1, head_dim)
     scores = rows @ keys.float().transpose(1, 2) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
     if mask is not None:
         by_head = scores.view(num_kv_heads, -1, num_queries, keys.shape[1])
         by_head.masked_fill_(~mask, float("-inf"))

@@ -448,6 +448,8 @@ def write(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerF
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(folder)
+    config = folder / "config.json"  # stored in 16 bits, computed in 32, which costs so small a model nothing
+    config.write_text(config.read_text().replace('"dtype": "bfloat16"', '"dtype": "float32"'))
     tokenizer.save_pretrained(folder, save_jinja_files=False)
     (folder / "model.safetensors").chmod(0o644)
     (folder / "README.md").write_text(card, encoding="utf-8")

@@ -7,9 +7,10 @@ Gradio event, queue or session takes part in the live view.
 import asyncio
 import contextlib
 import errno
-import hashlib
+import importlib.resources
 import os
 import socket
+import sys
 import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,69 +18,87 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI
+from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pagelens.engine.errors import PagelensError
 
-from .routes import page_routes
+from . import scripts
+from .access import Access, AccessLayer
+from .login import login_routes
+from .routes import MOST_VIEWERS, page_routes
+from .scenario_file import SCENARIOS
+from .scenario_routes import scenario_routes
+from .scenario_runs import ScenarioRuns
+from .scripts import STATIC
 from .stream import EventStream
 
 if TYPE_CHECKING:
     from pagelens.engine.engine_loop import EngineLoop
 
-SCRIPTS = (
-    "elements.js",
-    "memory_map.js",
-    "block_view.js",
-    "run_state.js",
-    "feed.js",
-    "connection.js",
-    "selection.js",
-    "sentences.js",
-    "glyphs.js",
-    "legend.js",
-    "block_map.js",
-    "block_detail.js",
-    "chips.js",
-    "status_words.js",
-    "tables.js",
-    "controls.js",
-    "about.js",
-    "page.js",
-)
-STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
-def build_app(loop: "EngineLoop", allowed_hosts: tuple[str, ...] = ()) -> FastAPI:
+def build_app(
+    loop: "EngineLoop",
+    allowed_hosts: tuple[str, ...] = (),
+    access: Access | None = None,
+    max_viewers: int = MOST_VIEWERS,
+    scenarios: tuple[Path, ...] = (SCENARIOS,),
+) -> FastAPI:
     """The page and its routes on one app.
 
     `allowed_hosts` are the names under which it answers (none given: any), so that a foreign name that resolves to this
-    machine cannot reach it.
+    machine cannot reach it. Without `access` everyone may do everything.
+    `scenarios` are the folders of their files; a later one goes before an earlier one.
     """
+    access = access or Access()
     app = FastAPI(title="Pagelens", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.stream = EventStream(loop)
     app.state.engine_loop = loop
+    app.add_middleware(AccessLayer, access=access)
     if allowed_hosts:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(allowed_hosts), www_redirect=False)
     app.mount("/pagelens/static", StaticFiles(directory=STATIC))
-    app.include_router(page_routes(loop, app.state.stream))
+    app.get("/pagelens/plotly.min.js")(_plotly)
+    app.include_router(page_routes(loop, app.state.stream, max_viewers))
+    app.include_router(login_routes(access))
+    app.include_router(scenario_routes(ScenarioRuns(scenarios, loop.log.header.config.get("kernel", "auto"))))
     gr.mount_gradio_app(
-        app, _page(), path="/", ssr_mode=False, footer_links=[], run_history=False, theme=_theme(), show_error=False
+        app,
+        _page(),
+        path="/",
+        ssr_mode=False,
+        footer_links=[],
+        run_history=False,
+        theme=_theme(),
+        show_error=False,
+        max_file_size=1,  # nothing here is uploaded, so nobody fills the disk through Gradio's own route
     )
     return app
 
 
-def serve(loop: "EngineLoop", host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False) -> None:
+def serve(
+    loop: "EngineLoop",
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    open_browser: bool = False,
+    access: Access | None = None,
+    max_viewers: int = MOST_VIEWERS,
+    scenarios: tuple[Path, ...] = (SCENARIOS,),
+) -> None:
     """Start the loop and serve the page until Ctrl-C.
 
     Raises PagelensError if the port is taken or the address is not this machine's.
     """
+    access = access or Access()
     listener = _listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    app = build_app(loop, LOOPBACK if host in LOOPBACK else ())
+    app = build_app(loop, LOOPBACK if host in LOOPBACK else (), access, max_viewers, scenarios)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3)
+    if host not in (*LOOPBACK, "::1"):
+        print(_warning(host, access), file=sys.stderr)
     loop.start()
     try:
         with contextlib.suppress(KeyboardInterrupt):
@@ -87,6 +106,17 @@ def serve(loop: "EngineLoop", host: str = "127.0.0.1", port: int = 7860, open_br
     finally:
         loop.stop()
         print("stopped")
+
+
+def _warning(host: str, access: Access) -> str:
+    """What whoever lets other machines in should know."""
+    if access.has_password:
+        return f"Note: the password reaches {host} unencrypted, unless a proxy in front of Pagelens speaks HTTPS."
+    may = "look and send prompts" if access.has_instructor else "look, send prompts, halt the engine and load models"
+    return (
+        f"Warning: everyone who reaches {host} may {may}, and so may any web page that one of them has open (by DNS "
+        "rebinding). Set PAGELENS_PASSWORD, or listen on 127.0.0.1 only."
+    )
 
 
 class PageServer(uvicorn.Server):
@@ -133,16 +163,44 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _plotly() -> FileResponse:
+    """What draws the counters; large, so a browser may keep it for a week."""
+    path = str(importlib.resources.files("plotly") / "package_data" / "plotly.min.js")
+    return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "private, max-age=604800"})
+
+
 def _page() -> gr.Blocks:
-    version = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(STATIC.iterdir()))).hexdigest()[:12]
-    tags = [f'<link rel="stylesheet" href="/pagelens/static/pagelens.css?v={version}">']
-    tags += [f'<script src="/pagelens/static/{name}?v={version}"></script>' for name in SCRIPTS]
+    version = scripts.version()
+    sheets = ("pagelens.css", "forms.css", "scenarios.css")
+    tags = [f'<link rel="stylesheet" href="/pagelens/static/{name}?v={version}">' for name in sheets]
+    tags += [
+        f'<script src="/pagelens/static/{name}?v={version}"></script>'
+        for name in (*scripts.VIEWER_SCRIPTS, *scripts.PAGE_SCRIPTS)
+    ]
     with gr.Blocks(title="Pagelens", analytics_enabled=False, fill_width=True) as page:
         with gr.Tab("Live"):
             gr.HTML(
                 html_template=(STATIC / "live.html").read_text(encoding="utf-8"),
                 head="\n".join(tags),
-                js_on_load=f'Pagelens.startLive(element, "{version}")',
+                js_on_load=f'Pagelens.startLive(element, "{version}"); Pagelens.startAccess("{version}")',
+                apply_default_css=False,
+            )
+        with gr.Tab("Scenarios"):
+            gr.HTML(
+                html_template='<div class="pagelens scenarios"></div>',
+                js_on_load="Pagelens.startScenarios(element)",
+                apply_default_css=False,
+            )
+        with gr.Tab("Chat"):
+            gr.HTML(
+                html_template='<div class="pagelens chat"></div>',
+                js_on_load=f'Pagelens.startChat(element, "{version}")',
+                apply_default_css=False,
+            )
+        with gr.Tab("Memory calculator"):
+            gr.HTML(
+                html_template='<div class="pagelens calculator"></div>',
+                js_on_load="Pagelens.startCalculator(element)",
                 apply_default_css=False,
             )
         with gr.Tab("About this engine"):

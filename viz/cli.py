@@ -1,9 +1,11 @@
-"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `debug`, `lab`.
+"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `export`, `debug`, `lab`.
 
 The one place, with the servers, where an error becomes a message.
 """
 
+import gzip
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +20,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError, RequestOutput, SamplingParams
+from pagelens.engine.attention import kernel_to_watch
 from pagelens.engine.kvtrace import Trace, TraceWriter
 
 from . import lab
 from .inspection import Inspection
 from .mixed_requests import MIXED_REQUESTS
+from .scenario_file import SCENARIOS, read_scenario
+from .scenario_report import report
+from .scenario_runs import ScenarioRuns, finished_run
 
 app = typer.Typer(
     add_completion=False,
@@ -32,11 +38,17 @@ app = typer.Typer(
 )
 lab_app = typer.Typer(no_args_is_help=True, help="Exercises: write one decision of the engine, and have it graded.")
 app.add_typer(lab_app, name="lab")
+scenario_app = typer.Typer(no_args_is_help=True, help="Runs that teach one thing, as files that you can write.")
+app.add_typer(scenario_app, name="scenario")
 out = Console()
 err = Console(stderr=True)
 
 Model = Annotated[str, typer.Option(help="Folder or hub id of a checkpoint; empty is the embedded model.")]
-Kernel = Annotated[str, typer.Option(help="auto, triton or torch.")]
+Kernel = Annotated[str, typer.Option(help="auto (the fastest that runs here), triton, numba or torch.")]
+WatchedKernel = Annotated[
+    str | None,
+    typer.Option(help="auto, triton, numba or torch; without it Triton, to be watched, or auto where that cannot run."),
+]
 BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
 Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
 MaxModelLen = Annotated[int | None, typer.Option(help="Most tokens of a sequence, prompt and output together.")]
@@ -68,6 +80,16 @@ def messages() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def watched(kernel: str | None) -> str:
+    """What was asked for, or Triton; where that cannot run, say so and take what can."""
+    if kernel is not None:
+        return kernel
+    name, why_not = kernel_to_watch()
+    if why_not:
+        err.print(f"kernel={name}: {why_not}", markup=False, highlight=False, soft_wrap=True)
+    return name
+
+
 @app.callback(invoke_without_command=True)
 def default(context: typer.Context) -> None:
     """Without a command, serve the live page."""
@@ -78,7 +100,7 @@ def default(context: typer.Context) -> None:
 @app.command("app")
 def serve_app(
     model: Model = "",
-    kernel: Kernel = "auto",
+    kernel: WatchedKernel = None,
     block_size: BlockSize = 16,
     num_gpu_blocks: Blocks = 96,
     max_model_len: MaxModelLen = None,
@@ -88,14 +110,38 @@ def serve_app(
     seed: Seed = 0,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 7860,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            help="Everyone must give it to see the page. Better set PAGELENS_PASSWORD: other users of this machine can "
+            "read a command line."
+        ),
+    ] = None,
+    instructor_password: Annotated[
+        str | None,
+        typer.Option(
+            help="Only who gives it may halt, step, change the speed, load a model, abort others' requests. Better set "
+            "PAGELENS_INSTRUCTOR_PASSWORD."
+        ),
+    ] = None,
+    max_requests: Annotated[int, typer.Option(min=1, help="Most unfinished requests of all viewers together.")] = 256,
+    max_viewers: Annotated[int, typer.Option(min=1, help="Most browsers that watch at once.")] = 200,
+    scenarios: Annotated[Path | None, typer.Option(help="Folder with scenarios of your own.")] = None,
 ) -> None:
     """Serve the live page on http://127.0.0.1:7860."""
     with messages():
+        from .access import Access
         from .app import serve
 
+        if scenarios is not None and not scenarios.is_dir():
+            raise PagelensError(f"there is no folder {scenarios}: --scenarios names one with .toml files")
+        access = Access(
+            os.environ.get("PAGELENS_PASSWORD") if password is None else password,
+            os.environ.get("PAGELENS_INSTRUCTOR_PASSWORD") if instructor_password is None else instructor_password,
+        )
         config = EngineConfig(
             model=model,
-            kernel=kernel,
+            kernel=watched(kernel),
             block_size=block_size,
             num_gpu_blocks_override=num_gpu_blocks,
             max_model_len=max_model_len,
@@ -104,7 +150,11 @@ def serve_app(
             swap_space=swap_space,
             seed=seed,
         )
-        serve(EngineLoop(Engine(config)), host=host, port=port)
+        with err.status("loading") as status:
+            engine = Engine(config, progress=lambda stage, share: status.update(f"{stage}: {share:.0%}"))
+        loop = EngineLoop(engine, max_requests=max_requests)
+        folders = (SCENARIOS,) if scenarios is None else (SCENARIOS, scenarios)
+        serve(loop, host=host, port=port, access=access, max_viewers=max_viewers, scenarios=folders)
 
 
 @app.command()
@@ -154,7 +204,7 @@ def record(
     max_tokens: Annotated[int | None, typer.Option(help="Most tokens for each --prompt (64).")] = None,
     temperature: Annotated[float | None, typer.Option(help="For each --prompt (0.7); 0 is greedy.")] = None,
     n: Annotated[int | None, typer.Option("--n", help="Samples for each --prompt (1).")] = None,
-    kernel: Kernel = "auto",
+    kernel: WatchedKernel = None,
     block_size: BlockSize = 16,
     num_gpu_blocks: Blocks = 64,
     swap_space: SwapSpace = 0,
@@ -167,7 +217,7 @@ def record(
         engine = Engine(
             EngineConfig(
                 model=model,
-                kernel=kernel,
+                kernel=watched(kernel),
                 block_size=block_size,
                 num_gpu_blocks_override=num_gpu_blocks,
                 swap_space=swap_space,
@@ -201,13 +251,38 @@ def inspect(path: Annotated[Path, typer.Argument(help="A .kvtrace or .kvtrace.gz
 
 
 @app.command()
+def export(
+    path: Annotated[Path, typer.Argument(help="A .kvtrace or .kvtrace.gz.")],
+    html: Annotated[Path | None, typer.Option(help="Write the viewer and the recording as one HTML file.")] = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Write a Chrome trace, for ui.perfetto.dev; a name ending in .gz is compressed.")
+    ] = None,
+) -> None:
+    """Make a file of a recording that others can open: an HTML page, or a Chrome trace."""
+    with messages():
+        if html is None and perfetto is None:
+            raise PagelensError("say what to make: --html run.html, --perfetto run.json, or both")
+        if html is not None:
+            from .export import single_file
+
+            html.write_text(single_file(path), encoding="utf-8")
+            out.print(f"{html}: {html.stat().st_size / 1e6:.2f} MB, opens offline", markup=False, soft_wrap=True)
+        if perfetto is not None:
+            from .perfetto import chrome_trace
+
+            document = json.dumps(chrome_trace(Trace(path))).encode()
+            perfetto.write_bytes(gzip.compress(document) if perfetto.suffix == ".gz" else document)
+            out.print(f"{perfetto}: open it in https://ui.perfetto.dev", markup=False, soft_wrap=True)
+
+
+@app.command()
 def debug(
     prompt: Prompts = None,
     model: Model = "",
     max_tokens: MaxTokens = 64,
     temperature: Temperature = 0.7,
     n: N = 1,
-    kernel: Kernel = "auto",
+    kernel: WatchedKernel = None,
     block_size: BlockSize = 16,
     num_gpu_blocks: Blocks = 64,
     seed: Seed = 0,
@@ -217,7 +292,11 @@ def debug(
         from .debug_console import run_console
 
         config = EngineConfig(
-            model=model, kernel=kernel, block_size=block_size, num_gpu_blocks_override=num_gpu_blocks, seed=seed
+            model=model,
+            kernel=watched(kernel),
+            block_size=block_size,
+            num_gpu_blocks_override=num_gpu_blocks,
+            seed=seed,
         )
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)
         run_console(EngineLoop(Engine(config)), [(text, params) for text in prompt or []])
@@ -249,6 +328,38 @@ def lab_check(
         if junit is not None:
             lab.write_junit(name, checks, junit)
         raise typer.Exit(not all(check.passed for check in checks))
+
+
+@scenario_app.command("list")
+def scenario_list() -> None:
+    """Name the scenarios that come with Pagelens."""
+    with messages():
+        runs = ScenarioRuns((SCENARIOS,))
+        for name in runs.paths():
+            out.print(f"{name:<24}{runs.read(name).title}", markup=False, highlight=False, soft_wrap=True)
+
+
+@scenario_app.command("check")
+def scenario_check(file: Annotated[Path, typer.Argument(help="Your .toml.")], kernel: Kernel = "auto") -> None:
+    """Run a scenario of yours, and name every stop and every answer. Exit code 2: something is wrong."""
+    with messages():
+        for line in report(read_scenario(file), kernel):
+            out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@scenario_app.command("record")
+def scenario_record(
+    name: Annotated[str, typer.Argument(help="Name of a scenario, or your .toml.")],
+    to: Annotated[Path, typer.Option("--out", help="The .kvtrace to write.")],
+    variant: Annotated[str, typer.Option(help="Which of its variants; the first if there are several.")] = "",
+    kernel: Kernel = "auto",
+) -> None:
+    """Run a scenario and record every event."""
+    with messages():
+        scenario = read_scenario(Path(name)) if name.endswith(".toml") else ScenarioRuns((SCENARIOS,)).read(name)
+        run = finished_run(scenario, variant or scenario.variant_names[0], kernel)
+        to.write_bytes(run.trace())
+        out.print(f"{to}: {run.num_events} events of {run.num_steps} steps", markup=False, soft_wrap=True)
 
 
 def _recorded_requests(

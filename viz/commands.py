@@ -1,19 +1,27 @@
 """What a page may ask of the engine: small JSON commands, checked, answered with a result or a message for people."""
 
-from typing import TYPE_CHECKING, Any
+import threading
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from pagelens.engine.chat_prompt import chat_tokens
 from pagelens.engine.debugger import Debugger
 from pagelens.engine.errors import PagelensError
 from pagelens.engine.sampling_params import SamplingParams
 
+from .access import Role, Visitor
 from .mixed_requests import MIXED_REQUESTS
+from .model_loading import ModelLoading
+from .own_page import Refused
 
 if TYPE_CHECKING:
     from pagelens.engine.engine_loop import EngineLoop
 
 FEWEST_STEPS_PER_SECOND, MOST_STEPS_PER_SECOND = 0.01, 1000.0
+SENDERS_REMEMBERED = 4096
 
 
 class Submit(msgspec.Struct, tag_field="command", tag="submit", forbid_unknown_fields=True):
@@ -32,10 +40,38 @@ class SubmitMixed(msgspec.Struct, tag_field="command", tag="submit_mixed"):
     """Send the eight requests of `mixed_requests.py`."""
 
 
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A turn of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Chat(msgspec.Struct, tag_field="command", tag="chat", forbid_unknown_fields=True):
+    """Answer the last of `messages`. `former_token_ids` are the last turn's, prompt and answer, as the events told."""
+
+    messages: list[Message]
+    former_token_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]] = []
+    max_tokens: int = 128
+    temperature: float = 0.7
+    top_k: int = 0
+    top_p: float = 0.9
+    seed: int | None = None
+
+
 class Abort(msgspec.Struct, tag_field="command", tag="abort"):
     """Withdraw one request."""
 
     request: str
+
+
+class Trace(msgspec.Struct, tag_field="command", tag="trace", forbid_unknown_fields=True):
+    """Have the next launch with `sequence` tell what its attention kernel reads, `tile` keys at a time (0: as ever)."""
+
+    sequence: str
+    layer: int = 0
+    kv_head: int = 0
+    tile: int = 0
 
 
 class Halt(msgspec.Struct, tag_field="command", tag="halt"):
@@ -72,53 +108,113 @@ class Speed(msgspec.Struct, tag_field="command", tag="speed"):
     steps_per_second: float | None
 
 
-Command = Submit | SubmitMixed | Abort | Halt | Step | NextPhase | RunUntil | RunToToken | Run | Speed
+class LoadModel(msgspec.Struct, tag_field="command", tag="load_model", forbid_unknown_fields=True):
+    """Serve another model from a folder or the hub ("" is the embedded one); null and absent keep their defaults."""
+
+    model: str
+    kernel: str = "auto"
+    block_size: int = 16
+    num_gpu_blocks_override: int | None = None
+    max_model_len: int | None = None
+
+
+ForInstructors = Halt | Step | NextPhase | RunUntil | RunToToken | Run | Speed | LoadModel
+Command = Submit | SubmitMixed | Chat | Abort | Trace | ForInstructors
 _decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 
 
-def execute(loop: "EngineLoop", body: bytes) -> dict[str, Any]:
-    """Carry out the command in `body` and return what the page is told.
+class Commands:
+    """Carries out what the pages of one loop ask. May be used from any thread."""
 
-    Raises PagelensError with a message for people if the command cannot be read or cannot be followed.
-    """
-    try:
-        command = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PagelensError(f"this is no command: {error}") from None
-    match command:
-        case Submit():
-            return {"requests": [_submit(loop, command)]}
-        case SubmitMixed():
-            return {"requests": loop.submit_all(list(MIXED_REQUESTS))}
-        case Abort():
-            loop.abort(command.request)
-        case Halt():
-            loop.halt()
-        case Step():
-            loop.step()
-        case NextPhase():
-            loop.next_phase()
-        case RunUntil():
-            Debugger(loop).run_until(command.condition)
-        case RunToToken():
-            Debugger(loop).run_to_token(command.sequence)
-        case Run():
-            loop.run()
-        case Speed():
-            _set_speed(loop, command.steps_per_second)
-    return {}
+    def __init__(self, loop: "EngineLoop") -> None:
+        self.loading = ModelLoading(loop)
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._sent: deque[tuple[str, str, str]] = deque(maxlen=SENDERS_REMEMBERED)  # run, request, visitor
+
+    def execute(self, body: bytes, visitor: Visitor) -> dict[str, Any]:
+        """Carry out the command in `body` and return what the page is told.
+
+        Raises PagelensError with a message for people if the command cannot be read or cannot be followed, Refused if
+        the visitor may not give it.
+        """
+        try:
+            command = _decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise PagelensError(f"this is no command: {error}") from None
+        if isinstance(command, ForInstructors):
+            if visitor.role is not Role.INSTRUCTOR:
+                raise Refused(403, f"{_name(command)} is for the instructor: sign in as the instructor first")
+            self._drive(command)
+            return {}
+        if isinstance(command, Abort):
+            self._abort(command.request, visitor)
+            return {}
+        if isinstance(command, Trace):
+            self._loop.trace_kernel(command.sequence, command.layer, command.kv_head, command.tile)
+            return {}
+        run, requests = self._loop.log.header.run, self._submit(command)
+        with self._lock:
+            self._sent.extend((run, request, visitor.name) for request in requests)
+        return {"requests": requests}
+
+    def _submit(self, command: Submit | SubmitMixed | Chat) -> list[str]:
+        loop = self._loop
+        match command:
+            case Submit():
+                return [loop.submit(command.prompt, _sampling_params(command, command.n))]
+            case SubmitMixed():
+                return loop.submit_all(list(MIXED_REQUESTS))
+            case Chat():
+                if not command.messages or command.messages[-1].role != "user":
+                    raise PagelensError("there is nothing to answer: the last of the messages is to be the user's")
+                messages = [{"role": message.role, "content": message.content} for message in command.messages]
+                tokens = chat_tokens(loop.engine.tokenizer, messages, command.former_token_ids)
+                return [loop.submit(tokens, _sampling_params(command))]
+
+    def _abort(self, request: str, visitor: Visitor) -> None:
+        with self._lock:
+            is_own = (self._loop.log.header.run, request, visitor.name) in self._sent
+        if not is_own and visitor.role is not Role.INSTRUCTOR:
+            raise Refused(
+                403, f"request {request!r} is not yours: you may abort what you sent, the instructor everything"
+            )
+        self._loop.abort(request)
+
+    def _drive(self, command: ForInstructors) -> None:
+        loop = self._loop
+        match command:
+            case Halt():
+                loop.halt()
+            case Step():
+                loop.step()
+            case NextPhase():
+                loop.next_phase()
+            case RunUntil():
+                Debugger(loop).run_until(command.condition)
+            case RunToToken():
+                Debugger(loop).run_to_token(command.sequence)
+            case Run():
+                loop.run()
+            case Speed():
+                _set_speed(loop, command.steps_per_second)
+            case LoadModel():
+                self.loading.start(replace(loop.engine.config, **msgspec.structs.asdict(command)))
 
 
-def _submit(loop: "EngineLoop", command: Submit) -> str:
-    params = SamplingParams(
+def _name(command: Command) -> str:
+    return str(command.__struct_config__.tag)
+
+
+def _sampling_params(command: Submit | Chat, n: int = 1) -> SamplingParams:
+    return SamplingParams(
         max_tokens=command.max_tokens,
         temperature=command.temperature,
         top_k=command.top_k,
         top_p=command.top_p,
         seed=command.seed,
-        n=command.n,
+        n=n,
     )
-    return loop.submit(command.prompt, params)
 
 
 def _set_speed(loop: "EngineLoop", steps_per_second: float | None) -> None:

@@ -32,6 +32,10 @@ def sentence(event: Event) -> str:
         case ev.StepLaunched():
             copies = f" after {_count(event.num_copies, 'copy', 'copies')}" if event.num_copies else ""
             return f"the model computes {_count(event.num_tokens, 'token')}{copies}"
+        case ev.KernelTraced():
+            where = f"layer {event.layer}, KV head {event.kv_head}"
+            how = "read" if event.taken_from == "interpreter" else "reads, by its block table,"
+            return f"in {where} the kernel {how} {_count(len(event.blocks), 'block')} for {event.sequence}"
         case ev.TokensWritten():
             return f"keys and values of {_count(sum(event.counts), 'token')} lie in their slots"
         case ev.TokensGenerated():

@@ -1,61 +1,83 @@
-"""Our own routes on the app: the event stream, commands and the recording.
+"""Our own routes on the app: the event stream, commands, history and the recording.
 
-Gradio's login does not cover them, so they guard themselves: a command must come from a page of this very server.
+`access.py` has let the visitor in; here a command must come from a page of this very server, and be one that they may
+give.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 
 from pagelens.engine.errors import PagelensError
-from pagelens.engine.event_log import EventLog
-from pagelens.engine.kvtrace import encode_event
+from pagelens.engine.event_log import KEYFRAME_EVERY, EventLog
+from pagelens.engine.events import Event
+from pagelens.engine.kvtrace import recording as recording_of
+from pagelens.engine.memory_map import MemoryMap
 
-from .commands import execute
+from .commands import Commands
+from .own_page import Refused, answer, answer_error, read_json, refuse_foreign
 from .stream import EventStream
 
 if TYPE_CHECKING:
     from pagelens.engine.engine_loop import EngineLoop
 
-MOST_COMMAND_BYTES = 256 * 1024
+MOST_VIEWERS = 200
 
 
-class Refused(Exception):
-    """A request that gets `status` and a message instead of an answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-def page_routes(loop: "EngineLoop", stream: EventStream) -> APIRouter:
-    """Everything under /pagelens but the page's files."""
+def page_routes(loop: "EngineLoop", stream: EventStream, max_viewers: int = MOST_VIEWERS) -> APIRouter:
+    """What the page of one loop asks for. At most `max_viewers` streams are open at once, one for each browser."""
     router = APIRouter(prefix="/pagelens")
+    commands = Commands(loop)
+    open_streams: set[AsyncIterator[bytes]] = set()
+
+    async def counted(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        open_streams.add(messages)
+        try:
+            async for message in messages:
+                yield message
+        finally:
+            open_streams.discard(messages)
 
     @router.get("/events")
-    async def events() -> StreamingResponse:
+    async def events(request: Request) -> Response:
+        try:
+            refuse_foreign(request)
+            if len(open_streams) >= max_viewers:
+                raise Refused(
+                    503, f"{len(open_streams)} browsers watch, and {max_viewers} is the most (--max-viewers): try later"
+                )
+        except PagelensError as error:
+            return answer_error(error)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream.messages(), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(counted(stream.messages()), media_type="text/event-stream", headers=headers)
 
     @router.post("/command")
     async def command(request: Request) -> Response:
         try:
-            _refuse_foreign(request)
-            body = await _read_body(request)
-            result = await asyncio.to_thread(execute, loop, body)
-        except Refused as refusal:
-            return _json({"error": str(refusal)}, refusal.status)
+            body = await read_json(request)
+            return answer(await asyncio.to_thread(commands.execute, body, request.state.visitor))
         except PagelensError as error:
-            return _json({"error": str(error)}, 400)
-        return _json(result)
+            return answer_error(error)
+
+    @router.get("/loading")
+    async def loading() -> Response:
+        return answer(commands.loading.state)
+
+    @router.get("/history")
+    async def history(run: str, before: int) -> Response:
+        try:
+            base, events = await asyncio.to_thread(_stretch_before, loop.log, run, before)
+        except ValueError as error:
+            return answer({"error": str(error)}, 404)
+        return answer({"base": base, "events": events})
 
     @router.get("/recording")
     async def recording() -> Response:
         log = loop.log
-        trace = await asyncio.to_thread(record, log)
+        trace = await asyncio.to_thread(recording_of, log)
         name = f"pagelens-{log.header.run}.kvtrace"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(trace, media_type="application/x-ndjson", headers=headers)
@@ -63,31 +85,13 @@ def page_routes(loop: "EngineLoop", stream: EventStream) -> APIRouter:
     return router
 
 
-def record(log: EventLog) -> bytes:
-    """The events held now, as a `.kvtrace`."""
-    base, events = log.held()
-    header = msgspec.structs.replace(log.header, base=base if base.seq >= 0 else None)
-    return b"".join([msgspec.json.encode(header) + b"\n", *(encode_event(event) + b"\n" for event in events)])
-
-
-def _refuse_foreign(request: Request) -> None:
-    """A browser names the page's origin in every POST; one of another site must not drive this engine."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        raise Refused(403, f"commands come from this server's own page only, not from {origin}")
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip()
-    if content_type != "application/json":
-        raise Refused(415, f"a command is application/json, not {content_type or 'of no type'}")
-
-
-async def _read_body(request: Request) -> bytes:
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_COMMAND_BYTES:
-            raise Refused(413, f"the command is larger than {MOST_COMMAND_BYTES:,} bytes: shorten the prompt")
-    return body
-
-
-def _json(data: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(data), status, media_type="application/json")
+def _stretch_before(log: EventLog, run: str, before: int) -> tuple[MemoryMap, list[Event]]:
+    """The events up to before `before`, back to a keyframe, on the picture before them."""
+    if run != log.header.run:
+        raise ValueError(f"run {run} is over: this is run {log.header.run}")
+    start = max(log.oldest_seq, (before - 1) // KEYFRAME_EVERY * KEYFRAME_EVERY)
+    if not start < before <= log.next_seq:
+        raise ValueError(
+            f"there is nothing before event {before}: this run holds {log.oldest_seq} to {log.next_seq - 1}"
+        )
+    return log.stretch(start, before)

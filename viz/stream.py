@@ -6,8 +6,8 @@
                     +-- read ------> messages  49 50 51   (the newest 64)       cursor 12 --> gone: takes a snapshot
 
 A reader keeps a cursor and nothing else. Whoever is new, has fallen behind, or sees a new run begin gets a `snapshot`
-message (the whole MemoryMap) and goes on with `events` messages from there. A message may repeat events that a snapshot
-already holds: a client skips what is not newer than its map.
+message (a MemoryMap and the events since) and goes on with `events` messages from there. A message may repeat events
+that a snapshot already holds: a client skips what is not newer than its map.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pagelens.engine.event_log import KEYFRAME_EVERY
+
 if TYPE_CHECKING:
     from pagelens.engine.engine_loop import EngineLoop
 
@@ -26,7 +28,8 @@ SECONDS_BETWEEN_HEARTBEATS = 10.0
 MESSAGES_HELD = 64
 EVENTS_PER_MESSAGE = 10_000
 RECENT_EVENTS = 512
-"""How many of the newest events a snapshot brings along, so that a new viewer can follow causes back."""
+"""How many of the newest events a snapshot brings along at least, so that a new viewer can look and follow causes
+back; the rest up to the last keyframe comes with them."""
 
 
 class EventStream:
@@ -103,7 +106,11 @@ class EventStream:
     def _loop_state(self) -> dict[str, Any]:
         """What a viewer must know of the loop and cannot learn from events."""
         failure = self._loop.failure
-        return {"steps_per_second": self._loop.steps_per_second, "failure": None if failure is None else str(failure)}
+        return {
+            "steps_per_second": self._loop.steps_per_second,
+            "queued": self._loop.queued,
+            "failure": None if failure is None else str(failure),
+        }
 
     def _begin_run(self) -> None:
         """Forget what is held, which sends every reader to a snapshot."""
@@ -122,16 +129,10 @@ class EventStream:
 
     def _encode_snapshot(self) -> bytes:
         log = self._loop.log
-        picture = log.snapshot()
-        recent = log.read(max(log.oldest_seq, picture.seq + 1 - RECENT_EVENTS)) or []
+        start = (log.next_seq - RECENT_EVENTS) // KEYFRAME_EVERY * KEYFRAME_EVERY
+        base, events = log.stretch(max(start, log.oldest_seq))
         return _message(
-            "snapshot",
-            {
-                "header": log.header,
-                "map": picture,
-                "recent": [event for event in recent if event.seq <= picture.seq],
-                "loop": self._loop_state(),
-            },
+            "snapshot", {"header": log.header, "base": base, "events": events, "loop": self._loop_state()}
         )
 
 

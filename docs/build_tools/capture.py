@@ -1,4 +1,4 @@
-"""Run what the quickstart shows, and keep what it prints in docs/captured/. Needs the embedded model.
+"""Run what the docs show, and keep what it prints in docs/captured/. Needs the embedded model, and triton.
 
     python docs/build_tools/capture.py
 
@@ -19,6 +19,7 @@ CAPTURES = {
     "generate.txt": [str(PAGELENS), "generate", "--prompt", "A hacker is", "--max-tokens", "40"],
     "record.txt": [str(PAGELENS), "record", "--out", "run.kvtrace"],
     "inspect.txt": [str(PAGELENS), "inspect", "run.kvtrace"],
+    "compile_table.txt": [sys.executable, "-m", "pagelens.kernels.compile_report"],
 }
 
 

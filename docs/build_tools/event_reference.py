@@ -67,6 +67,7 @@ REASONS = {
     "USER_PHASE": "Somebody asked for one phase of a step.",
     "USER_BREAKPOINT": "A breakpoint matched the event named as cause.",
     "USER_RUN": "Somebody let the engine run on.",
+    "USER_TRACE": "Somebody asked what the kernel reads.",
 }
 """One sentence for each Why; the build warns if one is missing."""
 
@@ -130,7 +131,12 @@ PASSED_ON = {"STOP_STRING": "SequenceFinished", "USER_PHASE": "EngineContinued",
 
 @cache
 def _sample_events() -> list[ev.Event]:
-    return [*sample_runs.every_kind(), *sample_runs.swapping_beams(), *sample_runs.every_end_and_wait()]
+    return [
+        *sample_runs.every_kind(),
+        *sample_runs.swapping_beams(),
+        *sample_runs.every_end_and_wait(),
+        *sample_runs.traced_run(),
+    ]
 
 
 def _field_table(kind: type[ev.Event]) -> str:

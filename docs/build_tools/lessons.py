@@ -29,21 +29,21 @@ def printed(name: str) -> str:
     lesson, part = name.split(".")
     text = io.StringIO()
     with redirect_stdout(text):
-        getattr(_lesson(lesson), part)()
+        getattr(module(lesson), part)()
     return f"```text\n{text.getvalue().rstrip()}\n```"
 
 
 def picture(name: str) -> str:
     """The SVG of a picture of a lesson, for the inside of a figure; its width does not depend on the caption's."""
     lesson, function = name.split(".")
-    svg: str = getattr(_lesson(lesson), function)()
+    svg: str = getattr(module(lesson), function)()
     return svg.replace("<svg ", '<svg style="width:820px;max-width:100%" ', 1)
 
 
 def lesson_source(name: str) -> str:
     """The source of something in a lesson."""
     lesson, thing = name.split(".")
-    source = inspect.getsource(getattr(_lesson(lesson), thing))
+    source = inspect.getsource(getattr(module(lesson), thing))
     return f'```python title="tutorials/lessons/{lesson}.py"\n{source.rstrip()}\n```'
 
 
@@ -67,14 +67,15 @@ def code(place: str) -> str:
 def grew_into(lesson: str) -> str:
     """The table of lesson 1: which piece of PagedKVCache became which file."""
     rows = ["| In `PagedKVCache` | In the engine | What is new there |", "|---|---|---|"]
-    for line, path, name, new in _lesson(lesson).GREW_INTO:
+    for line, path, name, new in module(lesson).GREW_INTO:
         more = "…" if line.rstrip()[-1] in "([=" else ""
         rows.append(f"| `{line}{more}` | `{path}`: `{name}` | {new} |")
     return "\n".join(rows)
 
 
 @cache
-def _lesson(name: str) -> ModuleType:
+def module(name: str) -> ModuleType:
+    """The module of a lesson."""
     folder = str(ROOT / "tutorials" / "lessons")
     if folder not in sys.path:
         sys.path.insert(0, folder)

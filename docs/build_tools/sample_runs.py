@@ -122,6 +122,14 @@ def every_kind() -> list[Event]:
     return engine.log.read(0) or []
 
 
+def traced_run() -> list[Event]:
+    """The embedded model, one step of which is traced; torch, so that it runs anywhere."""
+    engine = Engine(EngineConfig(kernel="torch", num_gpu_blocks_override=8))
+    engine.add_request([21, 22, 23, 24, 25, 26], SamplingParams(max_tokens=2))
+    engine.trace_kernel("A.0", layer=1)
+    return run(engine)
+
+
 def swapping_beams() -> list[Event]:
     """Beams on a pool that is too small for them, with a host pool; then the prefix cache is reset."""
     engine = scripted_engine(7, host_blocks=2)

@@ -1,6 +1,6 @@
 """The Llama family, written for a flat batch over a paged cache: Llama, Mistral, Qwen2, Qwen3.
 
-    token_ids [T]  ->  embed  ->  L x ( RMSNorm, attention, RMSNorm, SwiGLU )  ->  RMSNorm  ->  hidden [T, hidden]
+    token_ids [T]  ->  embed  ->  L x ( RMSNorm, attention, RMSNorm, SwiGLU )  ->  norm, head  ->  logits [rows, vocab]
 
 There is no batch dimension and no padding: the tokens of all sequences lie one after the other, and only attention
 knows where one sequence ends. The four architectures differ in two switches: Qwen2 adds a bias to Q, K and V; Qwen3
@@ -33,16 +33,15 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, each [num_tokens, 1, head_dim]."""
-        angles = positions[:, None].float() * self.inv_freq.float()
-        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+        """Cosines, and sines of which the first half is negative, each [num_tokens, 1, head_dim]."""
+        angles = positions[:, None, None].float() * self.inv_freq.float()
+        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply the rotation to `x` [num_tokens, heads, head_dim]."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    """Apply the rotation to `x` [num_tokens, heads, head_dim]: each number, and what stands half a head away."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class RMSNorm(nn.Module):
@@ -66,24 +65,28 @@ class LlamaAttention(nn.Module):
         self.attention = attention
         self.layer = layer
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
-        self.split = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
         qkv_bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
         out_bias = config.model_type != "qwen2" and getattr(config, "attention_bias", False)
-        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.split), bias=qkv_bias)
+        self.qkv_proj = nn.Linear(config.hidden_size, (heads + 2 * kv_heads) * head_dim, bias=qkv_bias)
         self.o_proj = nn.Linear(heads * head_dim, config.hidden_size, bias=out_bias)
-        normalised = config.model_type == "qwen3"
-        self.q_norm = RMSNorm(head_dim, config.rms_norm_eps) if normalised else nn.Identity()
-        self.k_norm = RMSNorm(head_dim, config.rms_norm_eps) if normalised else nn.Identity()
+        self.normalised = config.model_type == "qwen3"
+        if self.normalised:
+            self.q_norm = RMSNorm(head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(head_dim, config.rms_norm_eps)
         self.sliding_window = sliding_window(config, layer)
 
     def forward(
         self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]."""
-        head_dim = self.attention.head_dim
-        query, key, value = (part.unflatten(-1, (-1, head_dim)) for part in self.qkv_proj(x).split(self.split, dim=-1))
-        query = rotate(self.q_norm(query), *rotation)
-        key = rotate(self.k_norm(key), *rotation)
+        heads, kv_heads = self.attention.num_heads, self.attention.num_kv_heads
+        projected = self.qkv_proj(x).unflatten(-1, (-1, self.attention.head_dim))
+        value = projected[:, heads + kv_heads :]
+        query_and_key = projected[:, : heads + kv_heads]
+        if self.normalised:
+            query, key = query_and_key.split([heads, kv_heads], dim=1)
+            query_and_key = torch.cat((self.q_norm(query), self.k_norm(key)), dim=1)
+        query, key = rotate(query_and_key, *rotation).split([heads, kv_heads], dim=1)
         kv_layer = cache.layer(self.layer)
         out = self.attention(query, key, value, kv_layer, metadata, self.sliding_window)
         return self.o_proj(out.flatten(1).to(x.dtype))
@@ -101,7 +104,7 @@ class LlamaMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]."""
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(F.silu(gate).mul_(up))
 
 
 class LlamaLayer(nn.Module):
@@ -135,17 +138,15 @@ class LlamaModel(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
-    def forward(self, token_ids: Tensor, positions: Tensor, cache: KVCache, metadata: AttentionMetadata) -> Tensor:
-        """token_ids and positions int64 [num_tokens] -> hidden states [num_tokens, hidden]."""
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, cache: KVCache, metadata: AttentionMetadata, logit_rows: Tensor
+    ) -> Tensor:
+        """token_ids and positions int64 [num_tokens] -> logits of the tokens in `logit_rows` [rows, vocab_size]."""
         x = self.embed_tokens(token_ids)
         rotation = self.rotary(positions, x.dtype)
         for layer in self.layers:
             x = layer(x, rotation, cache, metadata)
-        return self.norm(x)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> [rows, vocab_size]."""
-        return self.lm_head(hidden)
+        return self.lm_head(self.norm(x[logit_rows]))
 
 
 def sliding_window(config: PretrainedConfig, layer: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Finds a checkpoint, refuses what the engine cannot run, and fills a `LlamaModel` with its weights."""
+"""Finds a checkpoint and fills a `LlamaModel` with its weights; other decoders go to `fallback.py`."""
 
 import json
 from collections.abc import Iterator
@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 
 from ..attention import Attention, Kernels
+from ..chat_prompt import has_chat_template
 from ..errors import ModelError
 from ..kv_cache import KVCacheSpec
 from .llama import LlamaModel
+from .loading_progress import Progress, download_bar, follow_weights
 
 EMBEDDED_MODEL = Path(__file__).parent.parent / "assets" / "jargon"
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -30,7 +32,7 @@ class LoadedModel:
     """A model ready to run, with what the engine must know about it."""
 
     name: str
-    model: LlamaModel
+    model: nn.Module
     config: PretrainedConfig
     tokenizer: Any
     spec: KVCacheSpec
@@ -54,10 +56,13 @@ class LoadedModel:
             "vocab_size": self.config.vocab_size,
             "dtype": str(self.spec.dtype).removeprefix("torch."),
             "bytes_per_token": self.spec.bytes_per_token(),
+            "chat_template": has_chat_template(self.tokenizer),
         }
 
 
-def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) -> LoadedModel:
+def load_model(
+    name: str, dtype: str, kernels: Kernels, device: torch.device, progress: Progress | None = None
+) -> LoadedModel:
     """Load a checkpoint in Hugging Face format.
 
     Args:
@@ -65,21 +70,49 @@ def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) ->
         dtype: as in `EngineConfig.dtype`.
         kernels: what attention will run on; interpreted Triton cannot multiply bfloat16.
         device: where the weights go.
+        progress: is told how far it is.
 
     Raises:
         ModelError: no such checkpoint, broken files, or an architecture that the engine does not run.
     """
-    folder = find_checkpoint(name)
+    folder = find_checkpoint(name, progress)
     config = _read_config(folder)
     torch_dtype = _choose_dtype(dtype, config, kernels, device)
+    kernels = kernels.compiled_for(torch_dtype)
+    model: nn.Module
+    if config.architectures and config.architectures[0] in ARCHITECTURES:
+        model, spec, attention = _load_llama(folder, config, torch_dtype, kernels, progress)
+    else:
+        from .fallback import load_decoder  # here, since it imports triton: see `select_kernels`
+
+        model, spec, attention = load_decoder(folder, config, torch_dtype, kernels, device)
+    text_config = config.get_text_config()
+    text_config.architectures = config.architectures
+    return LoadedModel(
+        name=name or EMBEDDED_MODEL.name,
+        model=model.to(device).eval().requires_grad_(False),
+        config=text_config,
+        tokenizer=_read_tokenizer(folder),
+        spec=spec,
+        attention=attention,
+        eos_token_ids=_eos_token_ids(folder, text_config),
+    )
+
+
+def _load_llama(
+    folder: Path, config: PretrainedConfig, dtype: torch.dtype, kernels: Kernels, progress: Progress | None
+) -> tuple[LlamaModel, KVCacheSpec, Attention]:
     heads = config.num_attention_heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     attention = Attention(kernels, heads, kv_heads, head_dim, head_dim**-0.5)
     with torch.device("meta"):
         model = LlamaModel(config, attention)
+    weights = _read_weights(folder)
+    if progress is not None:
+        weights = follow_weights(weights, folder, progress)
     try:
-        loading = model.load_state_dict(_fuse(_read_weights(folder), config, torch_dtype), strict=False, assign=True)
+        loading = model.load_state_dict(_fuse(weights, config, dtype), strict=False, assign=True)
     except RuntimeError as error:
         raise ModelError(
             f"the weights in {folder} do not have the shapes that its config.json says: {error}"
@@ -93,18 +126,10 @@ def load_model(name: str, dtype: str, kernels: Kernels, device: torch.device) ->
         model.lm_head.weight = model.embed_tokens.weight
     _require_complete(model, folder)
     model.rotary = type(model.rotary)(config, head_dim)
-    return LoadedModel(
-        name=name or EMBEDDED_MODEL.name,
-        model=model.to(device).eval().requires_grad_(False),
-        config=config,
-        tokenizer=_read_tokenizer(folder),
-        spec=KVCacheSpec(config.num_hidden_layers, kv_heads, head_dim, torch_dtype),
-        attention=attention,
-        eos_token_ids=_eos_token_ids(folder, config),
-    )
+    return model, KVCacheSpec(config.num_hidden_layers, kv_heads, head_dim, dtype), attention
 
 
-def find_checkpoint(name: str) -> Path:
+def find_checkpoint(name: str, progress: Progress | None = None) -> Path:
     """The folder of a checkpoint, downloaded first if `name` is a hub id that is not here yet."""
     if not name:
         return EMBEDDED_MODEL
@@ -117,7 +142,9 @@ def find_checkpoint(name: str) -> Path:
             "a hub id like 'Qwen/Qwen3-0.6B', or nothing for the embedded model"
         )
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]))
+        wanted = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+        bar = download_bar(progress) if progress else None
+        return Path(snapshot_download(name, allow_patterns=wanted, tqdm_class=bar))
     except Exception as error:  # the hub client raises a dozen unrelated types
         raise ModelError(f"{name!r} is no folder here and could not be fetched from the hub: {error}") from error
 
@@ -137,31 +164,43 @@ def _read_config(folder: Path) -> PretrainedConfig:
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:  # AutoConfig raises whatever a strange file makes it raise
         raise ModelError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    architecture = (getattr(config, "architectures", None) or ["(none named)"])[0]
-    if architecture not in ARCHITECTURES:
-        raise ModelError(f"architecture {architecture} is not supported; supported are {', '.join(ARCHITECTURES)}")
-    if config.hidden_act != "silu":
-        raise ModelError(f"hidden_act {config.hidden_act!r} is not supported; supported is 'silu'")
     if getattr(config, "quantization_config", None):
         raise ModelError(f"{folder} is quantized, which is not supported: use the checkpoint with plain weights")
+    if config.architectures and config.architectures[0] in ARCHITECTURES:
+        _require_llama(config)
+    return config
+
+
+def _require_llama(config: PretrainedConfig) -> None:
+    """Raise ModelError if a checkpoint of one of our architectures has a switch that `llama.py` does not have."""
+    if config.hidden_act != "silu":
+        raise ModelError(f"hidden_act {config.hidden_act!r} is not supported; supported is 'silu'")
     if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1:
         raise ModelError("a partial_rotary_factor other than 1 is not supported")
     rope_type = config.rope_parameters["rope_type"]
     if rope_type not in ROPE_TYPES:
         raise ModelError(f"rope_type {rope_type!r} is not supported; supported are {', '.join(ROPE_TYPES)}")
-    return config
 
 
 def _choose_dtype(dtype: str, config: PretrainedConfig, kernels: Kernels, device: torch.device) -> torch.dtype:
     if dtype == "auto":
-        own: torch.dtype | None = getattr(config, "dtype", None)
-        return torch.float32 if device.type == "cpu" else own or torch.bfloat16
+        own: torch.dtype = getattr(config, "dtype", None) or torch.bfloat16
+        if device.type != "cpu":
+            return own
+        fast = own is torch.bfloat16 and not kernels.interpreted and _multiplies_bfloat16()
+        return own if fast else torch.float32
     chosen: torch.dtype = getattr(torch, dtype)
     if kernels.interpreted and chosen is torch.bfloat16:
         raise ModelError(
             'dtype="bfloat16" is multiplied wrongly by Triton\'s interpreter: use dtype="float32" or kernel="torch"'
         )
     return chosen
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether this CPU has instructions for it; without, bfloat16 is slower than float32, not faster."""
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -19,7 +19,7 @@ def send(page: Page, prompt: str = "A hacker is", max_tokens: int = 400, **field
 
 def halt(page: Page) -> None:
     page.get_by_role("button", name="halt").click()
-    page.wait_for_function("Pagelens.state.map.halted_after !== ''")
+    page.wait_for_function("Pagelens.source.history.map.halted_after !== ''")
 
 
 def steps(page: Page) -> int:
@@ -30,7 +30,7 @@ def steps(page: Page) -> int:
 def assert_same_picture(page: Page, site: Site) -> None:
     """While halted, the page's map is the server's, in every block and table."""
     newest = site.loop.log.next_seq - 1
-    page.wait_for_function("seq => Pagelens.state.map.seq === seq", arg=newest)
+    page.wait_for_function("seq => Pagelens.source.history.map.seq === seq", arg=newest)
     assert map_of(page) == msgspec.json.decode(msgspec.json.encode(site.loop.log.snapshot()))
 
 
@@ -50,7 +50,7 @@ def test_a_prompt_streams_and_blocks_fill(visitor: Visitor) -> None:
 def test_halt_stops_one_step_moves_by_one_and_run_goes_on(visitor: Visitor, site: Site) -> None:
     page = visitor.open()
     send(page, samples="3")
-    page.wait_for_function("Pagelens.state.map.totals.BlockCopied > 0")
+    page.wait_for_function("Pagelens.source.history.map.totals.BlockCopied > 0")
     halt(page)
     expect(page.locator("[data-part=engine-state]")).to_contain_text("halted")
     standing = steps(page)
@@ -58,12 +58,12 @@ def test_halt_stops_one_step_moves_by_one_and_run_goes_on(visitor: Visitor, site
     assert steps(page) == standing
     for number in (1, 2):
         page.get_by_role("button", name="one step").click()
-        page.wait_for_function("n => Pagelens.state.map.totals.StepCommitted === n", arg=standing + number)
+        page.wait_for_function("n => Pagelens.source.history.map.totals.StepCommitted === n", arg=standing + number)
         assert_same_picture(page, site)
     page.wait_for_timeout(300)
     assert steps(page) == standing + 2
-    page.get_by_role("button", name="run").click()
-    page.wait_for_function("n => Pagelens.state.map.totals.StepCommitted > n + 5", arg=standing)
+    page.get_by_role("button", name="▶ run").click()
+    page.wait_for_function("n => Pagelens.source.history.map.totals.StepCommitted > n + 5", arg=standing)
     assert page.locator("[data-command=run]").is_disabled()
 
 
@@ -71,9 +71,9 @@ def test_the_page_shows_what_the_server_has_after_eight_mixed_requests(visitor: 
     page = visitor.open()
     page.get_by_role("button", name="send 8 mixed requests").click()
     page.wait_for_function(
-        "Object.values(Pagelens.state.map.sequences).filter(v => v.status === 'running').length >= 8"
+        "Object.values(Pagelens.source.history.map.sequences).filter(v => v.status === 'running').length >= 8"
     )
-    page.wait_for_function("Pagelens.state.map.ref_count.some(n => n > 1)")
+    page.wait_for_function("Pagelens.source.history.map.ref_count.some(n => n > 1)")
     halt(page)
     assert_same_picture(page, site)
     picture = site.loop.log.snapshot()
@@ -84,14 +84,14 @@ def test_the_page_shows_what_the_server_has_after_eight_mixed_requests(visitor: 
     expect(page.locator("[data-count=used]")).to_have_text(str(picture.state.count("used")))
 
 
-def test_three_tabs_are_live_at_once_over_one_connection(visitor: Visitor, site: Site) -> None:
-    pages = [visitor.open() for _ in range(3)]
+def test_four_tabs_are_live_at_once_over_one_connection(visitor: Visitor, site: Site) -> None:
+    pages = [visitor.open() for _ in range(4)]
     send(pages[0])
     for page in pages:
         page.bring_to_front()
-        page.wait_for_function("Object.values(Pagelens.state.map.sequences).some(v => v.status === 'running')")
+        page.wait_for_function("Object.values(Pagelens.source.history.map.sequences).some(v => v.status === 'running')")
         before = map_of(page)["seq"]
-        page.wait_for_function("seq => Pagelens.state.map.seq > seq + 10", arg=before)
+        page.wait_for_function("seq => Pagelens.source.history.map.seq > seq + 10", arg=before)
     assert site.server.config.app.state.stream._num_readers == 1
     halt(pages[2])
     for page in pages:
@@ -103,16 +103,16 @@ def test_a_browser_without_shared_workers_has_a_stream_per_tab(visitor: Visitor,
     visitor.context.add_init_script("delete window.SharedWorker")
     page = visitor.open()
     send(page, max_tokens=20)
-    page.wait_for_function("Object.values(Pagelens.state.map.sequences).at(-1)?.token_ids.length > 20")
+    page.wait_for_function("Object.values(Pagelens.source.history.map.sequences).at(-1)?.token_ids.length > 20")
     halt(page)
     assert_same_picture(page, site)
 
 
 def test_a_viewer_that_missed_events_takes_a_snapshot(visitor: Visitor, site: Site) -> None:
     page = visitor.open()
-    page.evaluate("Pagelens.state.map.seq = -100")
+    page.evaluate("Pagelens.source.history.map.seq = -100")
     send(page, max_tokens=20)
-    page.wait_for_function("Pagelens.state.map.seq > 0")
+    page.wait_for_function("Pagelens.source.history.map.seq > 0")
     halt(page)
     assert_same_picture(page, site)
     assert all("takes a new snapshot" in text for text in visitor.complaints)
@@ -156,17 +156,15 @@ def test_pointing_at_the_map_shows_the_chip_and_a_click_pins(visitor: Visitor) -
 
 
 POINT_OF_BLOCK = """block => {
-    const canvas = document.querySelector("canvas.overlay");
-    const { left, top } = canvas.getBoundingClientRect();
-    const view = [...Pagelens.views].find(view => view.blockMap);
-    const { columns, pitch } = view.blockMap.grid;
-    return [left + (block % columns + 0.5) * pitch, top + (Math.floor(block / columns) + 0.5) * pitch];
+    const { overlay, view } = Pagelens.live.viewer.blockMap;
+    const { left, top } = overlay.getBoundingClientRect();
+    return view.corner(block).map((value, axis) => [left, top][axis] + value + view.cell / 2);
 }"""
 
 
 def test_what_the_server_refuses_is_said_beside_the_prompt(visitor: Visitor) -> None:
     page = visitor.open()
-    error = page.get_by_role("alert")
+    error = page.locator("[data-part=error]")
     send(page, prompt="")
     expect(error).to_contain_text("the prompt is empty")
     send(page, max_tokens=0)
@@ -219,7 +217,7 @@ def test_nothing_leaves_the_machine_and_the_console_is_clean(visitor: Visitor, s
     page = visitor.open()
     send(page, max_tokens=10)
     page.get_by_role("button", name="send 8 mixed requests").click()
-    page.wait_for_function("Pagelens.state.map.totals.TokensGenerated > 12")
+    page.wait_for_function("Pagelens.source.history.map.totals.TokensGenerated > 12")
     page.get_by_role("tab", name="About this engine").click()
     expect(page.get_by_text("why this kernel")).to_be_visible()
     expect(page.get_by_text(site.loop.engine.kernel["why"])).to_be_visible()
@@ -236,14 +234,14 @@ def test_a_restarted_server_is_picked_up_as_a_new_run(chromium: Browser) -> None
     try:
         page = Visitor(context, site).open()
         send(page, max_tokens=5)
-        page.wait_for_function("Pagelens.state.map.finished.length === 1")
+        page.wait_for_function("Pagelens.source.history.map.finished.length === 1")
         site.stop()
         expect(page.locator("[data-part=connection]")).to_contain_text("connection lost")
         site.start()
         expect(page.locator("[data-part=connection]")).to_contain_text(f"new run {site.loop.log.header.run}")
         assert map_of(page)["finished"] == []
         send(page, max_tokens=5)
-        page.wait_for_function("Pagelens.state.map.finished.length === 1")
+        page.wait_for_function("Pagelens.source.history.map.finished.length === 1")
         assert_same_picture(page, site)
     finally:
         context.close()

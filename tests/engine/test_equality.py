@@ -159,6 +159,11 @@ def test_the_triton_kernels_equal_transformers(serve, oracle, tally, point):
     run_and_compare(serve, oracle, tally, "triton", point)
 
 
+@pytest.mark.parametrize("point", pairwise(), ids=label)
+def test_the_numba_kernels_equal_transformers(serve, oracle, tally, point):
+    run_and_compare(serve, oracle, tally, "numba", point)
+
+
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 def test_every_prompt_length_equals_transformers(serve, oracle, tally, checkpoint):
     its_oracle = oracle(checkpoint)

@@ -6,7 +6,7 @@ import threading
 import pytest
 from scripted import scripted_engine
 
-from pagelens.engine import Engine, SamplingParams
+from pagelens.engine import Engine, SamplingParams, event_log
 from pagelens.engine.event_log import EventLog
 from pagelens.engine.events import EVENT_TYPES, EngineContinued, Phase, Why
 from pagelens.engine.memory_map import KEEP_FINISHED, MemoryMap
@@ -43,6 +43,40 @@ def test_a_snapshot_at_any_held_seq_equals_folding_from_the_start_also_after_the
         if event.seq >= log.oldest_seq - 1 and event.seq % 7 == 0:
             assert log.snapshot(event.seq) == picture
     assert log.snapshot() == picture
+
+
+def test_keyframes_spare_later_snapshots_the_folding_and_go_with_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "KEYFRAME_EVERY", 100)
+    engine, events = busy_engine(capacity=512)
+    log = engine.log
+    log.snapshot()
+    assert len(log._keyframes) >= 3
+    folded: list[int] = []
+    monkeypatch.setattr(
+        MemoryMap,
+        "apply",
+        lambda picture, event, apply=MemoryMap.apply: (folded.append(event.seq), apply(picture, event)),
+    )
+    for keyframe in sorted(log._keyframes)[:-1]:
+        folded.clear()
+        seq = keyframe + 50
+        assert log.snapshot(seq) == MemoryMap(num_blocks=8, block_size=4).fold(events[: seq + 1])
+        assert folded[:50] == list(range(keyframe + 1, seq + 1))
+    for _ in range(600):
+        log.emit(EngineContinued, Why.USER_RUN)
+    log.snapshot()
+    assert min(log._keyframes) >= log.oldest_seq
+
+
+def test_a_stretch_is_a_picture_and_the_events_that_follow_it() -> None:
+    engine, events = busy_engine(capacity=512)
+    log = engine.log
+    start = log.oldest_seq + 40
+    picture, following = log.stretch(start, start + 30)
+    assert following == events[start : start + 30]
+    assert picture.fold(following) == log.snapshot(start + 29)
+    with pytest.raises(ValueError, match="this run holds"):
+        log.stretch(3)
 
 
 def test_a_reader_that_fell_behind_takes_a_snapshot_and_goes_on() -> None:

@@ -16,6 +16,7 @@ from pagelens.engine.errors import PagelensError, RequestError
 from pagelens.engine.event_log import EventLog, LogHeader
 from pagelens.engine.events import BlockState, Phase, Why
 from pagelens.engine.sampling_params import SamplingParams
+from pagelens.kernels.walk import ProgramWalk, TileRead
 
 WORDS = ["A", "hacker", "is", "a", "person", "who", "bends", "<b>", "systems", "&", "\n", "ünïcode", "", "0"]
 
@@ -410,6 +411,29 @@ def _letters(number: int) -> str:
     return name
 
 
+def emit_trace(log: EventLog) -> None:
+    """A walk over two tiles, the second of which the last token does not see."""
+    tiles = [TileRead(0, 3, [2], [2], [1.5, None], [2.0, 0.0]), TileRead(4, 6, [0], [0], [1.5, None], [2.0, 0.0])]
+    log.emit(
+        ev.KernelTraced,
+        Why.USER_TRACE,
+        sequence="A.0",
+        layer=1,
+        kv_head=0,
+        kernel="triton",
+        taken_from="interpreter",
+        grid=[2, 2, 1],
+        blocks=[0, 2],
+        programs=[ProgramWalk([1, 0, 0], 6, 1, tiles)],
+        start=6,
+        num_tokens=1,
+        group=2,
+        block_m=2,
+        block_q=1,
+        tile=4,
+    )
+
+
 def random_run(rng: random.Random, num_steps: int) -> FakeEngine:
     """A run with arrivals, aborts and rejections between its steps, on a pool small enough to overflow."""
     block_size = rng.choice([1, 2, 4, 16])
@@ -436,6 +460,7 @@ class FakeLoop:
         self.steps_per_second: float | None = 5.0
         self.failure: Exception | None = None
         self.halted = False
+        self.queued: list[str] = []
         self.stopped = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)

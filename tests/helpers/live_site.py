@@ -23,8 +23,9 @@ NO_END_TOKENS: frozenset[int] = frozenset()
 class Site:
     """A Pagelens that can be killed and started again on the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.port = 0
+        self.options = options  # of `build_app`
         self.start()
 
     @property
@@ -36,7 +37,9 @@ class Site:
         engine._eos_token_ids = NO_END_TOKENS
         self.loop = EngineLoop(engine)
         self.loop.start()
-        self.server = PageServer(uvicorn.Config(build_app(self.loop), port=self.port, log_level="error"))
+        self.server = PageServer(
+            uvicorn.Config(build_app(self.loop, **self.options), port=self.port, log_level="error")
+        )
         self.thread = threading.Thread(target=self.server.run)
         self.thread.start()
         while not self.server.started:
@@ -73,7 +76,7 @@ class Visitor:
     def open(self) -> Page:
         page = self.context.new_page()
         page.goto(self.site.url)
-        page.wait_for_function("typeof Pagelens !== 'undefined' && Pagelens.state?.map")
+        page.wait_for_function("typeof Pagelens !== 'undefined' && Pagelens.source?.history")
         return page
 
     def _on_console(self, message: ConsoleMessage) -> None:
@@ -86,4 +89,4 @@ class Visitor:
 
 def map_of(page: Page) -> Any:
     """The page's picture, as JSON."""
-    return page.evaluate("({...Pagelens.state.map})")
+    return page.evaluate("({...Pagelens.source.history.map})")

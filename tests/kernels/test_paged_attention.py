@@ -46,6 +46,7 @@ def batches(draw):
         "head_dim": draw(st.sampled_from([32, 64, 80, 96, 128, 256])),
         "dtype": draw(st.sampled_from([torch.float32, torch.float16])),
         "sliding_window": draw(st.none() | st.sampled_from([1, 5, 16, 100])),
+        "softcap": draw(st.none() | st.sampled_from([0.5, 50.0])),
         "seed": draw(st.integers(0, 9)),
     }
 
@@ -147,6 +148,7 @@ MUTATIONS = {
     "a query sees one key too many": ("tl.minimum(context - query_len + row_query, keys_end - 1)", "keys_end - 1"),
     "the window is one short": ("> row_position - WINDOW)", "> row_position - WINDOW + 1)"),
     "every tile is read through the first table entry": ("position // BLOCK_SIZE,", "position // BLOCK_SIZE * 0,"),
+    "scores are capped at another rate": ("scores * (2 / SOFTCAP)", "scores * (1 / SOFTCAP)"),
     "old sums are not scaled down": ("acc * shrink", "acc"),
     "the last tile reads past the end": ("inside = position < keys_end", "inside = position < keys_end + 1"),
     "heads read the KV head of another group": (
@@ -168,7 +170,7 @@ def test_a_broken_kernel_is_noticed(make_batch, program_order, error, tmp_path, 
     mutant = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(mutant)
 
-    batch = make_batch([(40, 11), (23, 1), (33, 33)], group=3, sliding_window=20)
+    batch = make_batch([(40, 11), (23, 1), (33, 33)], group=3, sliding_window=20, softcap=1.0)
     expected = reference.paged_attention(**batch.arguments())
     with program_order("reversed"):
         assert error(paged_attention(**batch.arguments(), config=small_tiles(3)), expected) < 1e-5

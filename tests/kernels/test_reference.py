@@ -19,17 +19,21 @@ def naive_attention(batch):
             for head in range(batch.query.shape[1]):
                 key = batch.keys[i][first : position + 1, head // group].double()
                 value = batch.values[i][first : position + 1, head // group].double()
-                weights = (key @ batch.query[token, head].double() * key.shape[1] ** -0.5).softmax(0)
-                heads.append(weights @ value)
+                scores = key @ batch.query[token, head].double() * key.shape[1] ** -0.5
+                if batch.softcap is not None:
+                    scores = batch.softcap * (scores / batch.softcap).tanh()
+                heads.append(scores.softmax(0) @ value)
             rows.append(torch.stack(heads))
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("softcap", [None, 0.5])
 @pytest.mark.parametrize("sliding_window", [None, 1, 7, 1000])
 @pytest.mark.parametrize("block_size", [1, 8, 16])
-def test_oracle_equals_attention_written_out(make_batch, error, block_size, sliding_window):
+def test_oracle_equals_attention_written_out(make_batch, error, block_size, sliding_window, softcap):
+    shape = {"block_size": block_size, "group": 3, "head_dim": 32}
     sequences = [(17, 1), (9, 9), (40, 13), (16, 16), (1, 1), (33, 1)]
-    batch = make_batch(sequences, block_size=block_size, group=3, head_dim=32, sliding_window=sliding_window)
+    batch = make_batch(sequences, **shape, sliding_window=sliding_window, softcap=softcap)
     assert error(reference.paged_attention(**batch.arguments()), naive_attention(batch)) < 1e-5
 
 

@@ -1,5 +1,6 @@
 """The app as a whole: the page is served, foreign names and taken ports are not."""
 
+import re
 import socket
 import threading
 import time
@@ -12,7 +13,11 @@ from fake_engine import FakeLoop
 from fastapi.testclient import TestClient
 
 from pagelens.engine.errors import PagelensError
-from pagelens.viz.app import LOOPBACK, SCRIPTS, STATIC, PageServer, build_app, serve
+from pagelens.viz import scripts
+from pagelens.viz.app import LOOPBACK, STATIC, PageServer, build_app, serve
+
+ALONE = ("worker.js", "run_tail.js", "exported.js", "replays.js")
+"""Scripts of the worker, of an exported file and of the docs. Not part of the page."""
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +26,26 @@ def client() -> Iterator[TestClient]:
     yield TestClient(app, base_url="http://127.0.0.1:7860")
 
 
+def test_no_two_scripts_declare_the_same_name() -> None:
+    """They are classic scripts and share one scope."""
+    declared: dict[str, str] = {}
+    for name in (*scripts.ALL, "exported.js", "replays.js"):
+        text = (STATIC / name).read_text(encoding="utf-8")
+        for word in re.findall(r"^(?:const|let|var|class|function|async function)\s+(\w+)", text, re.MULTILINE):
+            assert word not in declared, f"{word} is declared in {declared[word]} and in {name}"
+            declared[word] = name
+
+
 def test_the_page_and_its_files_are_served(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
-    for name in (*SCRIPTS, "worker.js", "pagelens.css"):
+    for name in (*scripts.ALL, "worker.js", "pagelens.css"):
         assert client.get(f"/pagelens/static/{name}").status_code == 200, name
     assert client.get("/pagelens/static/../app.py").status_code == 404
 
 
 def test_every_script_is_loaded() -> None:
-    assert {path.name for path in STATIC.glob("*.js")} == {*SCRIPTS, "worker.js"}
+    assert {path.name for path in STATIC.glob("*.js")} == {*scripts.ALL, *ALONE}
 
 
 def test_the_template_stays_as_it_is() -> None:

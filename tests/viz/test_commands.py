@@ -8,7 +8,10 @@ import pytest
 from scripted import scripted_engine
 
 from pagelens.engine import EngineLoop, PagelensError, SamplingParams
-from pagelens.viz.commands import execute
+from pagelens.viz.access import Role, Visitor
+from pagelens.viz.commands import Commands
+
+INSTRUCTOR = Visitor("teacher", Role.INSTRUCTOR)
 
 
 @pytest.fixture
@@ -20,7 +23,7 @@ def loop() -> Iterator[EngineLoop]:
 
 
 def send(loop: EngineLoop, command: str, **fields: Any) -> dict[str, Any]:
-    return execute(loop, msgspec.json.encode({"command": command, **fields}))
+    return Commands(loop).execute(msgspec.json.encode({"command": command, **fields}), INSTRUCTOR)
 
 
 def test_run_to_an_event_then_phase_by_phase(loop: EngineLoop) -> None:
@@ -57,6 +60,8 @@ def test_a_halted_step_does_not_hold_up_those_who_submit_or_abort(loop: EngineLo
         ("run_until", {}, "condition"),
         ("run_to_token", {"sequence": "A.0"}, "there is no unfinished sequence 'A.0'"),
         ("next_phase", {}, "there is nothing to do"),
+        ("trace", {"sequence": "A.0"}, "a scripted engine runs no kernel"),
+        ("trace", {"sequence": "A.0", "heads": 1}, "unknown field `heads`"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(loop: EngineLoop, command: str, fields: Any, words: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from chromium import Browser
-from fake_engine import FakeEngine, random_run
+from fake_engine import FakeEngine, emit_trace, random_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import crowded_run
@@ -64,6 +64,7 @@ def test_equal_on_every_kind_of_event(fold_in_js: Fold) -> None:
         engine = random_run(random.Random(seed), 14)
         engine.log.emit(EngineHalted, "user_halt", after=Phase.COMMIT)
         engine.log.emit(EngineContinued, "user_run")
+        emit_trace(engine.log)
         assert_equal_throughout(fold_in_js, empty(engine.log), lines_of(engine.log))
         seen |= set(engine.log.snapshot().totals)
     swapping = crowded_run(host_blocks=30).log

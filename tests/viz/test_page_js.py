@@ -7,24 +7,25 @@ from typing import Any
 
 import pytest
 from chromium import Browser
-from fake_engine import random_run
+from fake_engine import emit_trace, random_run
 from scripted import crowded_run, scripted_engine
 
 from pagelens.engine import events as ev
 from pagelens.engine.event_log import EventLog, LogHeader
 from pagelens.engine.kvtrace import encode_event
 from pagelens.engine.sampling_params import SamplingParams
-from pagelens.viz.app import STATIC
+from pagelens.viz.scripts import STATIC
 
 pytestmark = pytest.mark.browser
 
 Evaluate = Callable[..., Any]
+SCRIPTS = "memory_map block_view contiguous run_tally step_log history live_source sentences"
 
 
 @pytest.fixture(scope="module")
 def evaluate(chromium: Browser) -> Iterator[Evaluate]:
     page = chromium.new_page()
-    for name in ("memory_map", "block_view", "run_state", "sentences"):
+    for name in SCRIPTS.split():
         page.add_script_tag(path=str(STATIC / f"{name}.js"))
     yield page.evaluate
     page.close()
@@ -34,11 +35,10 @@ def events_of(log: EventLog) -> list[dict[str, Any]]:
     return [json.loads(encode_event(event)) for event in log.read(0) or []]
 
 
-def snapshot(num_blocks: int, block_size: int, run: str = "r") -> str:
-    return (
-        f"{{type: 'snapshot', header: {{run: '{run}'}}, map: {{...MemoryMap.empty({num_blocks}, {block_size})}}, "
-        "recent: [], loop: {steps_per_second: null, failure: null}}"
-    )
+def history(num_blocks: int, block_size: int, run: str = "r") -> str:
+    """JS for a history that is empty as yet. Like a viewer it has `map` and `event(seq)`, all that a sentence asks."""
+    header = f"{{run: '{run}', num_blocks: {num_blocks}, block_size: {block_size}, config: {{}}, model: {{}}}}"
+    return f"new History({header}, {{...MemoryMap.empty({num_blocks}, {block_size})}})"
 
 
 def test_every_kind_of_event_has_a_sentence_without_holes(evaluate: Evaluate) -> None:
@@ -47,14 +47,15 @@ def test_every_kind_of_event_has_a_sentence_without_holes(evaluate: Evaluate) ->
     for log in [run.log for run in runs] + [crowded_run(host_blocks=30).log]:
         log.emit(ev.EngineHalted, "user_halt", after=ev.Phase.COMMIT)
         log.emit(ev.EngineContinued, "user_run")
+        emit_trace(log)
         tell = f"""events => {{
-            const state = new RunState();
-            state.receive({snapshot(log.header.num_blocks, log.header.block_size)});
+            const history = {history(log.header.num_blocks, log.header.block_size)};
             const told = {{}};
-            state.receive({{type: "events", run: "r", events}}, event => {{
-                const {{ title, text }} = sentenceOf(event, state);
-                told[event.kind] = `${{title}}. ${{text}} ${{reasonOf(event, state)}}`;
-            }});
+            for (const event of events) {{
+                history.append(event);
+                const {{ title, text }} = sentenceOf(event, history);
+                told[event.kind] = `${{title}}. ${{text}} ${{reasonOf(event, history)}} ${{inShort(event)}}`;
+            }}
             return told;
         }}"""
         told |= evaluate(tell, events_of(log))
@@ -70,10 +71,12 @@ def test_the_headline_is_the_most_telling_event_of_the_newest_step(evaluate: Eva
     engine.step()
     told = evaluate(
         f"""events => {{
-            const state = new RunState();
+            const history = {history(16, 4)};
             const headline = new Headline();
-            state.receive({snapshot(16, 4)});
-            state.receive({{type: "events", run: "r", events}}, event => headline.note(event, state));
+            for (const event of events) {{
+                history.append(event);
+                headline.note(event, history);
+            }}
             return headline.current(0, true);
         }}""",
         events_of(engine.log),
@@ -101,26 +104,32 @@ def test_a_headline_stays_long_enough_to_be_read(evaluate: Evaluate) -> None:
     assert shown == ["finished", "finished", "copy", "plan", "finished"]
 
 
-def test_a_viewer_skips_what_it_has_and_what_belongs_to_another_run(evaluate: Evaluate) -> None:
+def test_a_view_skips_what_it_has_and_what_belongs_to_another_run(evaluate: Evaluate) -> None:
     log = random_run(random.Random(94), 14).log
-    seqs = evaluate(
+    got = evaluate(
         f"""events => {{
-            const state = new RunState();
-            state.receive({snapshot(log.header.num_blocks, log.header.block_size)});
+            let resyncs = 0;
+            globalThis.connectToStream = () => ({{ resync: () => resyncs++ }});
+            globalThis.console.warn = () => {{}};
+            const source = new LiveSource("0");
+            const {{ header, chunks: [{{ base }}] }} = {history(log.header.num_blocks, log.header.block_size)};
+            const loop = {{ steps_per_second: null, failure: null }};
+            source.receive({{ type: "snapshot", header, base, events: [], loop }});
             const seqs = [];
             const receive = (run, some) => {{
-                state.receive({{type: "events", run, events: some}});
-                seqs.push(state.map.seq);
+                source.receive({{ type: "events", run, events: some }});
+                seqs.push([source.history.newest, resyncs]);
             }};
             receive("r", events.slice(0, 20));
             receive("r", events.slice(10, 30));
             receive("other", events.slice(30, 40));
-            try {{ receive("r", events.slice(35)); }} catch (error) {{ seqs.push(error.message); }}
-            return [...seqs, state.event(25).seq, state.event(-1) ?? null];
+            receive("r", events.slice(35));
+            receive("r", events.slice(30));
+            return [seqs, source.history.event(25).seq, source.history.event(-1) ?? null];
         }}""",
         events_of(log),
     )
-    assert seqs == [19, 29, 29, "event 35 does not follow event 29", 25, None]
+    assert got == [[[19, 0], [29, 0], [29, 0], [29, 1], [29, 1]], 25, None]
 
 
 def test_a_block_tells_its_fill_and_its_tokens(evaluate: Evaluate) -> None:

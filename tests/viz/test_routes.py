@@ -11,8 +11,10 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from pagelens.engine.kvtrace import Trace
+from pagelens.viz.access import Access, AccessLayer
 from pagelens.viz.mixed_requests import MIXED_REQUESTS
-from pagelens.viz.routes import MOST_COMMAND_BYTES, page_routes
+from pagelens.viz.own_page import MOST_BYTES
+from pagelens.viz.routes import page_routes
 from pagelens.viz.stream import EventStream
 
 OWN = "http://testserver"
@@ -22,6 +24,7 @@ class Site:
     def __init__(self) -> None:
         self.loop = FakeLoop()
         app = FastAPI()
+        app.add_middleware(AccessLayer, access=Access())
         app.include_router(page_routes(self.loop, EventStream(self.loop)))  # type: ignore[arg-type]
         self.client = TestClient(app)
 
@@ -100,11 +103,19 @@ def test_bad_commands_are_refused_with_a_message_and_the_engine_serves_on(site: 
     assert site.post({"command": "submit", "prompt": "still there?"})[0] == 200
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "http://testserver:8080", "null"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://testserver:8080", "https://testserver", "null"])
 def test_other_sites_may_not_command(site: Site, origin: str) -> None:
     status, answer = site.post({"command": "halt"}, origin=origin)
     assert status == 403
     assert origin in answer["error"]
+    assert not site.loop.halted
+
+
+@pytest.mark.parametrize("fetched_from", ["cross-site", "same-site"])
+def test_other_sites_may_not_command_without_an_origin_either(site: Site, fetched_from: str) -> None:
+    answer = site.client.post("/pagelens/command", json={"command": "halt"}, headers={"sec-fetch-site": fetched_from})
+    assert answer.status_code == 403 and fetched_from in answer.json()["error"]
+    assert site.client.get("/pagelens/events", headers={"sec-fetch-site": fetched_from}).status_code == 403
     assert not site.loop.halted
 
 
@@ -119,7 +130,7 @@ def test_a_command_is_json(site: Site) -> None:
 
 
 def test_a_command_is_not_endless(site: Site) -> None:
-    status, answer = site.post({"command": "submit", "prompt": "x" * MOST_COMMAND_BYTES})
+    status, answer = site.post({"command": "submit", "prompt": "x" * MOST_BYTES})
     assert status == 413
     assert "shorten the prompt" in answer["error"]
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from fake_engine import FakeLoop
 
+from pagelens.engine.events import Event
 from pagelens.engine.kvtrace import decode_event
 from pagelens.engine.memory_map import MemoryMap
 from pagelens.engine.sampling_params import SamplingParams
@@ -39,17 +40,20 @@ class Reader:
         self.names.append(name)
         if name == "snapshot":
             self.run, self.speed = body["header"]["run"], body["loop"]["steps_per_second"]
-            self.map = msgspec.convert(body["map"], MemoryMap, strict=False)
+            self.map = msgspec.convert(body["base"], MemoryMap, strict=False).fold(decoded(body["events"]))
         elif name == "loop":
             self.speed, self.failure = body["steps_per_second"], body["failure"]
         elif body["run"] == self.run:
-            events = [decode_event(msgspec.json.encode(event)) for event in body["events"]]
-            self.map.fold(event for event in events if event.seq > self.map.seq)
+            self.map.fold(event for event in decoded(body["events"]) if event.seq > self.map.seq)
         return name
 
     async def follow(self, loop: FakeLoop) -> None:
         while self.run != loop.log.header.run or self.map.seq + 1 < loop.log.next_seq:
             await self.receive()
+
+
+def decoded(events: list[Any]) -> list[Event]:
+    return [decode_event(msgspec.json.encode(event)) for event in events]
 
 
 Scenario = Callable[[FakeLoop, EventStream], Coroutine[Any, Any, None]]
@@ -89,7 +93,8 @@ def test_a_snapshot_brings_the_newest_events_for_their_causes() -> None:
         reader = Reader(stream)
         await reader.receive()
         body = msgspec.json.decode(reader.raw[0].split(b"data: ")[1])
-        assert [event["seq"] for event in body["recent"]] == list(range(loop.log.next_seq))
+        assert body["base"]["seq"] == -1
+        assert [event["seq"] for event in body["events"]] == list(range(loop.log.next_seq))
 
     play(scenario)
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pagelens.engine import Engine, EngineConfig, SamplingParams
 from pagelens.engine import events as ev
+from pagelens.engine.event_log import EventLog
 from pagelens.engine.events import Event
 from pagelens.engine.memory_map import MemoryMap
 
@@ -177,6 +178,7 @@ def exhaustion() -> str:
 class Run:
     """A run of the engine. `freed` are the first text's blocks, `heirs` who took them over, and as which entry."""
 
+    log: EventLog
     events: list[Event]
     tables: dict[str, list[int]]
     freed: list[int]
@@ -210,7 +212,7 @@ def engine_run() -> Run:
     again = [event for event in allocations if event.block in freed and event.seq > given_back[0].seq]
     after = next(e.seq for e in events if isinstance(e, ev.TokensWritten) and e.step == again[-1].step)
     heirs = [(event.block, event.sequence, event.index) for event in again]
-    return Run(events, tables, freed, heirs, together, engine.log.snapshot(after))
+    return Run(engine.log, events, tables, freed, heirs, together, engine.log.snapshot(after))
 
 
 def in_the_engine() -> Run:

@@ -13,6 +13,7 @@ from telling import tell
 
 from pagelens.engine import LLM, SamplingParams
 from pagelens.engine import events as ev
+from pagelens.engine.event_log import EventLog
 from pagelens.engine.events import BlockState, Event
 from pagelens.engine.memory_map import MemoryMap
 
@@ -42,6 +43,7 @@ def without_permission() -> tuple[float, float]:
 class Run:
     """What one request left behind. `saved` is the share of table entries that point to a block counted already."""
 
+    log: EventLog
     events: list[Event]
     texts: list[str]
     saved: float
@@ -79,7 +81,7 @@ def run(prompt: str, params: SamplingParams) -> Run:
         if isinstance(event, ev.TokensWritten):
             entries += sum(len(view.table) for view in picture.sequences.values())
             used += picture.count(BlockState.USED)
-    return Run(events, [answer.text for answer in result.outputs], 1 - used / entries, picture)
+    return Run(log, events, [answer.text for answer in result.outputs], 1 - used / entries, picture)
 
 
 @cache

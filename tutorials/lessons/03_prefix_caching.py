@@ -62,6 +62,11 @@ def two_users() -> tuple[Engine, int, int]:
     return engine, ended, planned
 
 
+def two_users_engine() -> Engine:
+    """The engine that served them."""
+    return two_users()[0]
+
+
 def second_user() -> list[ev.PrefixLookup]:
     """The second user asks about another word
 

@@ -57,12 +57,23 @@ def events_of(engine: Engine) -> list[Event]:
 
 
 @cache
-def run(way: str) -> list[Event]:
+def crowded_engine(way: str) -> Engine:
     """Three requests of 8 tokens grow to 20, which takes 5 blocks each; the pool has 8."""
     engine = scripted_engine(**WAYS[way])  # type: ignore[arg-type]
     for _ in range(3):
         add(engine, 8, 12)
-    return events_of(engine)
+    events_of(engine)
+    return engine
+
+
+def swapping_engine() -> Engine:
+    """The same with a host pool."""
+    return crowded_engine("swap")
+
+
+def run(way: str) -> list[Event]:
+    """What that engine did."""
+    return events_of(crowded_engine(way))
 
 
 @dataclass

@@ -11,6 +11,7 @@ function showAbout(box, header) {
       ["kernel", runsOn], ["why this kernel", kernel.why],
       ["pool", `${header.num_blocks} blocks of ${header.block_size} tokens`], ["run", header.run],
     ]),
+    new ModelForm(header).root,
     make("h2", "", {}, "Its configuration"),
     factTable(Object.entries(header.config)),
     make("h2", "", {}, "Its recording"),

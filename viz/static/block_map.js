@@ -1,205 +1,164 @@
-// The block map: one cell per physical block on two canvases. The lower one shows the MemoryMap and is painted when that
-// changed; the upper one holds what moves or follows the pointer: flashes, copy arrows, the selection.
-
-const LARGEST_CELL = 84;
-const SMALLEST_CELL = 5;
-const FLASH_MS = 700;
-const ARROW_MS = 1600;
+// The block map: one cell per physical block on two canvases, and the host lane below. The lower canvas shows the
+// MemoryMap (MapPainter); the upper one holds what moves or follows the pointer.
 
 class BlockMap {
-  /** `selection` is told what the pointer and the keys choose, and says what to outline. */
-  constructor(parts, selection) {
-    this.box = parts.map;
-    this.blocks = parts.blocks;
-    this.overlay = parts.overlay;
-    this.selection = selection;
-    this.flashes = new Map(); // block -> {kind, start}
-    this.arrows = []; // {source, destination, step, start}
-    this.grid = null;
-    this.still = matchMedia("(prefers-reduced-motion: reduce)");
-    this.listen();
+  /**
+   * `selection` is told what the pointer and the keys choose, and says what to outline. `header()` gives the run's
+   * header and `highlighted()` further blocks to outline.
+   */
+  constructor(parts, selection, { header = () => null, highlighted = () => [] } = {}) {
+    Object.assign(this, { box: parts.map, blocks: parts.blocks, overlay: parts.overlay, legend: parts.legend });
+    Object.assign(this, { selection, header, highlighted });
+    const changed = () => selection.changed();
+    this.view = new MapView();
+    this.lane = new HostLane();
+    this.overview = new Overview();
+    this.minimap = new Minimap(this.view, this.overview, changed);
+    this.motion = new MapMotion();
+    this.sheet = new BlockSheet(changed);
+    this.gestures = new MapGestures(this.overlay, this.view, selection, { hover: (x, y) => this.hover(x, y), changed });
+    this.colouring = "owner";
+    this.painter = new MapPainter(this.blocks, this.view, this.lane, this.overview);
+    this.painted = {}; // what the last painting showed
+    this.pinned = null;
+    const stage = make("div", "stage", {}, this.blocks, this.overlay, this.minimap.canvas);
+    this.box.replaceChildren(this.makeTools(), stage, this.sheet.box);
   }
 
-  listen() {
-    const { overlay, selection } = this;
-    overlay.addEventListener("pointermove", event => selection.hover(this.blockAt(event)));
-    overlay.addEventListener("pointerleave", () => selection.hover(null));
-    overlay.addEventListener("click", event => selection.pin(this.blockAt(event)));
-    overlay.addEventListener("keydown", event => this.onKey(event));
+  makeTools() {
+    const choices = Object.entries(COLOURINGS).map(([name, { title }]) => {
+      const button = make("button", "", { type: "button", "aria-pressed": String(name === this.colouring) }, title);
+      button.addEventListener("click", () => this.colourBy(name));
+      return button;
+    });
+    this.choices = choices;
+    const tool = (words, label, act) => {
+      const button = make("button", "", { type: "button", "aria-label": label, title: label }, words);
+      button.addEventListener("click", act);
+      return button;
+    };
+    this.fit = tool("fit", "show all blocks (0)", () => this.gestures.fit());
+    this.tabled = tool("as a table", "the blocks as a table", () => this.toggleSheet());
+    this.tabled.setAttribute("aria-pressed", "false");
+    return make("div", "map-tools", {},
+      make("div", "segments", { role: "group", "aria-label": "colour blocks by" },
+        make("span", "", {}, "colour by"), ...choices),
+      make("div", "segments", { role: "group", "aria-label": "zoom" },
+        tool("−", "zoom out (-)", () => this.gestures.zoom(1 / KEY_ZOOM)), this.fit,
+        tool("+", "zoom in (+)", () => this.gestures.zoom(KEY_ZOOM))),
+      this.tabled);
   }
 
-  onKey(event) {
-    if (!this.grid) return;
-    const { columns, numBlocks } = this.grid;
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -Infinity, End: Infinity };
-    const from = this.selection.block;
-    if (event.key in steps) {
-      const to = from === null ? 0 : Math.max(0, Math.min(numBlocks - 1, from + steps[event.key]));
-      this.selection.walk(to);
-    } else if (event.key === "Enter" || event.key === " ") {
-      this.selection.pin(from);
-    } else if (event.key === "Escape") {
-      this.selection.clear();
-    } else {
-      return;
-    }
-    event.preventDefault();
+  /** Colour the blocks by one of COLOURINGS. */
+  colourBy(name) {
+    this.colouring = name;
+    Object.keys(COLOURINGS).forEach((each, i) => this.choices[i].setAttribute("aria-pressed", String(each === name)));
+    this.selection.changed();
   }
 
-  blockAt(event) {
-    if (!this.grid) return null;
-    const { columns, pitch, numBlocks } = this.grid;
-    const column = Math.floor(event.offsetX / pitch);
-    const block = Math.floor(event.offsetY / pitch) * columns + column;
-    return column < columns && block >= 0 && block < numBlocks ? block : null;
+  toggleSheet() {
+    this.sheet.box.hidden = !this.sheet.box.hidden;
+    this.tabled.setAttribute("aria-pressed", String(!this.sheet.box.hidden));
+    this.selection.changed();
   }
 
-  /** Remember what a new event wants to be seen doing. */
+  hover(x, y) {
+    this.selection.hover(this.view.blockAt(x, y));
+    const hostBlock = this.lane.blockAt(x, y);
+    this.overlay.title = hostBlock === null || !this.looks ? ""
+      : hostBlockInWords(this.looks.map, hostBlock, this.looks.holders);
+  }
+
   note(event, now) {
-    if (event.kind === "BlockAllocated" || event.kind === "BlockShared") this.flash(event.block, "allocated", now);
-    if (event.kind === "BlockEvicted") this.flash(event.block, "evicted", now);
-    if (event.kind === "BlockCopied") {
-      this.arrows.push({ source: event.source, destination: event.destination, step: event.step, start: now });
-    }
-  }
-
-  flash(block, kind, now) {
-    const before = this.flashes.get(block);
-    const evictedJustNow = before?.kind === "evicted" && now - before.start < FLASH_MS / 2;
-    if (!evictedJustNow) this.flashes.set(block, { kind, start: now });
+    this.motion.note(event, now);
   }
 
   forget() {
-    this.flashes.clear();
-    this.arrows = [];
+    this.motion.forget();
+  }
+
+  get numHostBlocks() {
+    return this.header()?.num_host_blocks ?? 0;
   }
 
   /** Fit the grid to the room there is. Returns false while there is none (the tab is hidden). */
-  fit(numBlocks) {
+  layOut(numBlocks) {
     const width = this.box.clientWidth;
     if (width === 0) return false;
     const scale = window.devicePixelRatio || 1;
-    const room = Math.max(260, Math.min(640, window.innerHeight * 0.48));
-    const key = [numBlocks, width, scale, Math.round(room)].join();
-    if (this.grid?.key === key) return true;
-    const { columns, pitch } = chooseGrid(numBlocks, width, room);
-    const height = Math.ceil(numBlocks / columns) * pitch;
-    for (const canvas of [this.blocks, this.overlay]) {
-      canvas.width = Math.round(columns * pitch * scale);
-      canvas.height = Math.round(height * scale);
-      canvas.style.width = `${columns * pitch}px`;
-      canvas.style.height = `${height}px`;
-    }
-    const gap = pitch >= 28 ? 5 : pitch >= 12 ? 2 : 1;
-    this.grid = { key, numBlocks, columns, pitch, gap, cell: pitch - gap, scale };
+    const room = Math.round(Math.max(260, Math.min(640, window.innerHeight * 0.48)));
+    this.view.layOut(numBlocks, width, room, scale);
+    this.lane.layOut(this.numHostBlocks, width, this.view.height, scale);
     return true;
   }
 
-  /** Left upper corner of a block's cell. */
-  corner(block) {
-    const { columns, pitch, gap } = this.grid;
-    return [(block % columns) * pitch + gap / 2, Math.floor(block / columns) * pitch + gap / 2];
-  }
-
   paint(map, holders, theme) {
-    if (!this.fit(map.num_blocks)) return;
-    const context = this.begin(this.blocks);
-    for (let block = 0; block < map.num_blocks; block++) {
-      const [x, y] = this.corner(block);
-      drawBlock(context, x, y, this.grid.cell, describeBlock(map, block, holders), map.block_size, theme);
-    }
+    if (!this.layOut(map.num_blocks)) return;
+    const { view, colouring, selection } = this;
+    const { pinnedBlock } = selection;
+    if (view.zoomed && pinnedBlock !== null && pinnedBlock !== this.pinned) view.reveal(pinnedBlock);
+    this.pinned = pinnedBlock;
+    this.looks = new BlockLooks(map, holders, theme, colouring);
+    const { key, pitch, left, top } = view;
+    const pool = `${map.num_blocks} ${map.block_size} ${this.lane.numBlocks}`;
+    const now = { pool, theme, colouring, key, pitch, left, top };
+    const differs = (...names) => names.some(name => now[name] !== this.painted[name]);
+    const recoloured = differs("pool", "theme", "colouring");
+    const moved = differs("key", "pitch", "left", "top");
+    this.painted = now;
+    if (recoloured) showLegend(this.legend, legendItems(colouring, theme, map.block_size, this.numHostBlocks > 0));
+    if (this.painter.paint(this.looks, recoloured, moved)) this.minimap.paint(theme, this.lane.height);
+    this.fit.disabled = !view.zoomed;
+    this.box.classList.toggle("zoomed", view.zoomed);
+    this.sheet.paint(map, holders, this.numHostBlocks);
   }
 
   /** Returns whether something still moves, so that another frame is wanted. */
   paintOverlay(map, theme, now) {
-    if (!this.fit(map.num_blocks)) return false;
-    const context = this.begin(this.overlay);
-    const moving = this.paintFlashes(context, theme, now);
-    for (const block of this.selection.family(map)) this.outline(context, block, theme.accent, 1.5);
-    if (this.selection.pinned !== null) this.outline(context, this.selection.pinned, theme.ink, 2.5);
-    if (this.selection.block !== null) this.outline(context, this.selection.block, theme.accent, 2.5);
-    return this.paintArrows(context, map, theme, now) || moving;
+    if (!this.layOut(map.num_blocks)) return false;
+    const { view, lane, selection } = this;
+    const context = sizeCanvas(this.overlay, view.width, view.height + lane.height, view.scale);
+    this.painter.withinMap(context, () => {
+      const outline = (block, colour, width) => {
+        if (block < view.numBlocks && block >= 0) drawOutline(context, this.place(block), colour, width);
+      };
+      for (const block of this.highlighted()) outline(block, theme.accent, 3);
+      for (const block of selection.family(map)) outline(block, theme.accent, 1.5);
+      if (selection.pinnedBlock !== null) outline(selection.pinnedBlock, theme.ink, 2.5);
+      if (selection.block !== null) outline(selection.block, theme.accent, 2.5);
+      const { slot } = selection;
+      if (slot && view.cell >= LABELLED_CELL) this.outlineSlot(context, slot, map.block_size, theme);
+    });
+    const place = block => this.place(block);
+    let moving = false;
+    this.painter.withinMap(context, () => { moving = this.motion.paintFlashes(context, map, theme, now, place); });
+    return this.motion.paintMoves(context, map, theme, now, place) || moving;
   }
 
-  paintFlashes(context, theme, now) {
-    for (const [block, { kind, start }] of this.flashes) {
-      const age = (now - start) / FLASH_MS;
-      if (age >= 1 || this.still.matches || block >= this.grid.numBlocks) {
-        this.flashes.delete(block);
-        continue;
-      }
-      const [x, y] = this.corner(block);
-      const { cell } = this.grid;
-      context.globalAlpha = 1 - age;
-      if (kind === "allocated") {
-        const spread = Math.min(6, cell / 5) * (1 - age);
-        context.strokeStyle = theme.ink;
-        context.lineWidth = 2;
-        context.strokeRect(x - spread, y - spread, cell + 2 * spread, cell + 2 * spread);
-      } else {
-        context.fillStyle = theme.hatch;
-        context.fillRect(x, y, cell, cell);
-      }
-      context.globalAlpha = 1;
-    }
-    return this.flashes.size > 0;
+  /** The slot of the token that is looked at. */
+  outlineSlot(context, { block, slot }, blockSize, theme) {
+    const { x, y, size } = this.place(block);
+    const [left, upper, width, height] = slotPlace(x, y, size, slot, blockSize);
+    context.strokeStyle = theme.ink;
+    context.lineWidth = 2.5;
+    context.strokeRect(left - 1, upper - 1, width + 2, height + 2);
   }
 
-  /** Pending copies stay; copies made fade out, or stay as long as the engine stands still after their step. */
-  paintArrows(context, map, theme, now) {
-    const pending = new Set(map.pending_copies.map(String));
-    const kept = map.halted_after !== "";
-    this.arrows = this.arrows.filter(arrow => pending.has(String([arrow.source, arrow.destination]))
-      || (kept ? arrow.step >= map.step - 1 : now - arrow.start < ARROW_MS));
-    for (const [source, destination] of map.pending_copies) this.arrow(context, source, destination, theme, 1, true);
-    for (const { source, destination, start } of this.arrows) {
-      if (pending.has(String([source, destination]))) continue;
-      const age = this.still.matches || kept ? 0 : (now - start) / ARROW_MS;
-      this.arrow(context, source, destination, theme, 1 - age * age, false);
-    }
-    return this.arrows.length > 0 && !kept;
+  /** Where a block's cell is; -1 - h means block h of the host pool. */
+  place(block) {
+    const { view, lane } = this;
+    const [x, y] = block < 0 ? lane.corner(-1 - block) : view.corner(block);
+    return { x, y, size: block < 0 ? lane.cell : Math.max(view.cell, 1) };
   }
 
-  /** A bow from source to destination: dashed while the copy is only planned. */
-  arrow(context, source, destination, theme, alpha, pending) {
-    const half = this.grid.cell / 2;
-    const [x0, y0] = this.corner(source).map(value => value + half);
-    const [x1, y1] = this.corner(destination).map(value => value + half);
-    const bend = Math.hypot(x1 - x0, y1 - y0) / 4;
-    const [mx, my] = [(x0 + x1) / 2, Math.max(4, (y0 + y1) / 2 - bend)];
-    context.globalAlpha = alpha;
-    context.setLineDash(pending ? [6, 4] : []);
-    drawArrow(context, [x0, y0], [x1, y1], [mx, my], Math.max(6, Math.min(11, half)), theme.accent);
-    context.globalAlpha = 1;
-    this.outline(context, destination, theme.accent, 2, alpha);
+  /** A picture of the whole map with its legend, as a PNG. Returns a Promise of a Blob. */
+  toPNG() {
+    const { colouring } = this;
+    const { map, theme } = this.looks;
+    const { seq, step, phase } = map;
+    const looks = new BlockLooks(map, holdersOfBlocks(map), theme, colouring); // the map may have gone on since
+    const caption = `run ${this.header()?.run ?? "unknown"} · step ${step}, ${phase} · event ${seq} · `
+      + `coloured by ${COLOURINGS[colouring].title}`;
+    return drawMapPicture(looks, colouring, this.numHostBlocks, caption);
   }
-
-  outline(context, block, colour, width, alpha = 1) {
-    if (block >= this.grid.numBlocks) return;
-    const [x, y] = this.corner(block);
-    context.globalAlpha = alpha;
-    context.strokeStyle = colour;
-    context.lineWidth = width;
-    context.strokeRect(x - 1, y - 1, this.grid.cell + 2, this.grid.cell + 2);
-    context.globalAlpha = 1;
-  }
-
-  begin(canvas) {
-    const context = canvas.getContext("2d");
-    context.setTransform(this.grid.scale, 0, 0, this.grid.scale, 0, 0);
-    context.clearRect(0, 0, canvas.width, canvas.height);
-    return context;
-  }
-}
-
-/** The largest cells with which all blocks fit into `width` x `height`; below a least size the map grows in height. */
-function chooseGrid(numBlocks, width, height) {
-  let best = { columns: 1, pitch: 0 };
-  for (let columns = 1; columns <= Math.min(numBlocks, width / SMALLEST_CELL); columns++) {
-    const rows = Math.ceil(numBlocks / columns);
-    const pitch = Math.floor(Math.min(LARGEST_CELL, width / columns, height / rows));
-    if (pitch >= best.pitch) best = { columns, pitch };
-  }
-  if (best.pitch >= SMALLEST_CELL) return best;
-  return { columns: Math.floor(width / SMALLEST_CELL), pitch: SMALLEST_CELL };
 }

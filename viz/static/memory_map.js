@@ -1,6 +1,6 @@
-// MemoryMap in the browser: events -> the whole memory picture. The same reducer as engine/memory_map.py, and its state
-// is that one's JSON: tests/viz/test_memory_map_js.py holds the two equal after every event. A classic script, so that it
-// runs in the page, in the worker, from file:// and in node.
+// MemoryMap in the browser: events -> the whole memory picture. The same reducer as engine/memory_map.py, and its
+// state is that one's JSON: tests/viz/test_memory_map_js.py holds the two equal after every event. A classic script,
+// so that it runs in the page, in the worker, from file:// and in node.
 
 const KEEP_FINISHED = 64;
 
@@ -15,8 +15,8 @@ class MemoryMap {
     return new MemoryMap({
       num_blocks: numBlocks, block_size: blockSize, seq: -1, step: 0, phase: "idle",
       ref_count: Array(numBlocks).fill(0), state: Array(numBlocks).fill("blank"),
-      hash: {}, sealed_text: {}, last_touched: {}, sequences: {}, finished: [], scheduled: {}, pending_copies: [],
-      blocked: null, halted_after: "", totals: {}, unknown_kinds: {},
+      hash: {}, sealed_text: {}, last_touched: {}, allocated_in: {}, read_in: {}, sequences: {}, finished: [],
+      scheduled: {}, pending_copies: [], blocked: null, halted_after: "", totals: {}, unknown_kinds: {},
     });
   }
 
@@ -38,36 +38,35 @@ class MemoryMap {
 
   /** The colour number of a new sequence: the lowest that no unfinished sequence holds. */
   freeLane() {
-    const taken = new Set();
-    for (const view of Object.values(this.sequences)) if (view.status !== "finished") taken.add(view.lane);
+    const alive = Object.values(this.sequences).filter(view => view.status !== "finished");
+    const taken = new Set(alive.map(view => view.lane));
     let lane = 0;
     while (taken.has(lane)) lane++;
     return lane;
   }
 }
 
-function holdBlock(map, e) {
-  map.ref_count[e.block] = e.ref_count;
-  map.state[e.block] = e.state;
+/** What an event says of its block; some kinds leave the references or the state as they are. */
+function touchBlock(map, e) {
+  map.ref_count[e.block] = e.ref_count ?? map.ref_count[e.block];
+  map.state[e.block] = e.state ?? map.state[e.block];
   map.last_touched[e.block] = e.seq;
+}
+
+function holdBlock(map, e) {
+  touchBlock(map, e);
   map.sequences[e.sequence].table[e.index] = e.block;
 }
 
-function forgetContent(map, e) {
-  delete map.hash[e.block];
-  delete map.sealed_text[e.block];
-}
+const forget = (block, ...known) => known.forEach(each => delete each[block]);
 
 function startRunning(map, e) {
-  const view = map.sequences[e.sequence];
-  view.status = "running";
-  view.num_computed_tokens = view.num_cached_tokens = e.num_computed_tokens;
-  view.last_event = e.seq;
+  const computed = e.num_computed_tokens;
+  Object.assign(map.sequences[e.sequence],
+    { status: "running", num_computed_tokens: computed, num_cached_tokens: computed, last_event: e.seq });
 }
 
-function endStep(map) {
-  Object.assign(map, { scheduled: {}, pending_copies: [] });
-}
+const endStep = map => Object.assign(map, { scheduled: {}, pending_copies: [] });
 
 const REDUCERS = {
   RequestArrived(map, e) {
@@ -76,17 +75,17 @@ const REDUCERS = {
     map.sequences[e.sequence] = {
       sequence: e.sequence, request: e.request, lane, status: "waiting",
       token_ids: [...e.prompt_token_ids], texts: [...(e.prompt_texts ?? [])],
-      num_prompt_tokens: e.prompt_token_ids.length, max_tokens: e.max_tokens ?? 0,
-      num_computed_tokens: 0, num_cached_tokens: 0, table: [], parent: "", reason: "", last_event: e.seq,
+      num_prompt_tokens: e.prompt_token_ids.length, max_tokens: e.max_tokens ?? 0, num_computed_tokens: 0,
+      num_cached_tokens: 0, table: [], parent: "", forked_at: 0, reason: "", last_event: e.seq, last_step: -1,
     };
   },
   SequenceForked(map, e) {
     map.forgetFinished(e.child);
     const parent = map.sequences[e.parent];
-    const lane = map.freeLane();
     map.sequences[e.child] = {
-      ...parent, sequence: e.child, request: e.request, lane, status: e.status ?? "running",
-      token_ids: [...parent.token_ids], texts: [...parent.texts], table: [], parent: e.parent, reason: "",
+      ...parent, sequence: e.child, request: e.request, lane: map.freeLane(), status: e.status ?? "running",
+      token_ids: [...parent.token_ids], texts: [...parent.texts], table: [],
+      parent: e.parent, forked_at: parent.token_ids.length, reason: "",
       num_computed_tokens: (e.status ?? "running") === "running" ? parent.num_computed_tokens : 0, last_event: e.seq,
     };
   },
@@ -94,28 +93,30 @@ const REDUCERS = {
   SequenceResumed: startRunning,
   SequenceScheduled(map, e) {
     map.scheduled[e.sequence] = e.num_tokens;
-    map.sequences[e.sequence].last_event = e.seq;
+    Object.assign(map.sequences[e.sequence], { last_event: e.seq, last_step: e.step });
   },
-  BlockAllocated: holdBlock,
+  BlockAllocated(map, e) {
+    map.allocated_in[e.block] = e.step;
+    holdBlock(map, e);
+  },
   BlockShared: holdBlock,
   BlockReleased(map, e) {
-    map.ref_count[e.block] = e.ref_count;
-    map.state[e.block] = e.state;
-    map.last_touched[e.block] = e.seq;
-    const table = map.sequences[e.sequence].table;
+    touchBlock(map, e);
+    const { table, last_step } = map.sequences[e.sequence];
+    map.read_in[e.block] = Math.max(map.read_in[e.block] ?? -1, last_step);
+    if (e.state === "blank") forget(e.block, map.hash, map.sealed_text, map.allocated_in, map.read_in);
     if (table[e.index] === e.block) table.length = e.index;
   },
   BlockSealed(map, e) {
     map.hash[e.block] = e.hash;
     const start = e.index * map.block_size;
     map.sealed_text[e.block] = map.sequences[e.sequence].texts.slice(start, start + map.block_size);
-    map.last_touched[e.block] = e.seq;
+    touchBlock(map, e);
   },
-  BlockUnsealed: forgetContent,
+  BlockUnsealed(map, e) { forget(e.block, map.hash, map.sealed_text); },
   BlockEvicted(map, e) {
-    map.state[e.block] = e.state;
-    map.last_touched[e.block] = e.seq;
-    forgetContent(map, e);
+    touchBlock(map, e);
+    forget(e.block, map.hash, map.sealed_text, map.allocated_in, map.read_in);
   },
   BlockCopied(map, e) { map.pending_copies.push([e.source, e.destination]); },
   RequestPreempted(map, e) {
@@ -129,10 +130,8 @@ const REDUCERS = {
   },
   HostBlocksFreed(map, e) { map.sequences[e.sequence].table = []; },
   StepPlanned(map, e) {
-    map.blocked = !e.blocked ? null : {
-      sequence: e.blocked, why: e.why, needs: e.needs ?? 0, free: e.free ?? 0,
-      watermark: e.watermark ?? 0, promised: e.promised ?? 0,
-    };
+    const { blocked: sequence, why, needs = 0, free = 0, watermark = 0, promised = 0 } = e;
+    map.blocked = sequence ? { sequence, why, needs, free, watermark, promised } : null;
   },
   StepLaunched(map) { map.pending_copies = []; },
   TokensWritten(map, e) {
@@ -155,7 +154,7 @@ const REDUCERS = {
   StepFailed: endStep,
   EngineHalted(map, e) { map.halted_after = e.after; },
   EngineContinued(map) { map.halted_after = ""; },
-  RequestRejected() {}, RequestAborted() {}, PrefixLookup() {}, BlocksSwappedIn() {}, // known, and change nothing
+  RequestRejected() {}, RequestAborted() {}, PrefixLookup() {}, KernelTraced() {}, BlocksSwappedIn() {}, // no-ops
 };
 
 if (typeof module !== "undefined") module.exports = { MemoryMap };

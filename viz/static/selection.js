@@ -1,50 +1,108 @@
-// Selection: the one place that knows which block or sequence a viewer looks at; the map, the tables and the detail all
-// follow it. Hovering looks, pinning stays.
+// Selection: the one place that knows which block, sequence or token a viewer looks at; the map, the tables, the text and
+// the detail all follow it. Hovering looks, pinning stays, Escape lets go.
 
 class Selection {
-  /** `changed()` is called after every change, `spoken()` when the keyboard chose a block. */
-  constructor(changed, spoken) {
-    this.hovered = null;
+  /** `changed()` is called after every change, `spoken()` when the keyboard chose a block; `map()` gives the picture. */
+  constructor(changed, spoken, map = () => null) {
+    Object.assign(this, { changed, spoken, map });
+    this.hovered = null; // a block
+    this.hoveredSequence = null; // a name
+    this.hoveredToken = null; // {sequence, position}
     this.pinned = null;
-    this.sequence = null;
-    this.changed = changed;
-    this.spoken = spoken;
+    this.chosen = null; // the pinned sequence
+    this.pinnedToken = null;
   }
 
-  /** The block looked at: under the pointer, else pinned. */
+  /** The block looked at: the token's or the one under the pointer, else the pinned one. */
   get block() {
-    return this.hovered ?? this.pinned;
+    return this.slotOf(this.hoveredToken)?.block ?? this.hovered ?? this.pinnedBlock;
+  }
+
+  /** The block that stays: that of the pinned token, wherever the token lies now, or the one pinned itself. */
+  get pinnedBlock() {
+    return this.slotOf(this.pinnedToken)?.block ?? this.pinned;
+  }
+
+  get isPinned() {
+    return this.block !== null && this.block === this.pinnedBlock;
+  }
+
+  get sequence() {
+    return this.hoveredSequence ?? this.chosen;
+  }
+
+  /** The token looked at, {sequence, position}, or null. */
+  get token() {
+    return this.hoveredToken ?? this.pinnedToken;
+  }
+
+  /** Where that token's key and value lie on the device, {block, slot}; null if they do not. */
+  get slot() {
+    return this.slotOf(this.token);
+  }
+
+  slotOf(token) {
+    const map = this.map();
+    const block = token && map?.sequences[token.sequence]?.table[Math.floor(token.position / map.block_size)];
+    return block >= 0 && token ? { block, slot: token.position % map.block_size } : null;
   }
 
   hover(block) {
-    if (block === this.hovered) return;
-    this.hovered = block;
-    this.changed();
+    this.set({ hovered: block });
   }
 
   hoverSequence(name) {
-    if (name === this.sequence) return;
-    this.sequence = name;
-    this.changed();
+    this.set({ hoveredSequence: name });
+  }
+
+  hoverToken(sequence, position) {
+    const { hoveredToken: before } = this;
+    if (before?.sequence === sequence && before?.position === position) return;
+    this.set({ hoveredToken: sequence === null ? null : { sequence, position } });
   }
 
   /** Pin a block; the pinned one again lets go. */
   pin(block) {
-    this.pinned = block === this.pinned ? null : block;
-    this.changed();
+    this.set({ pinned: block === this.pinned ? null : block, pinnedToken: null });
+    this.spoken();
+  }
+
+  /** Pin a sequence: its blocks stay outlined, and "token of the chosen sequence" means it. */
+  pinSequence(name) {
+    this.set({ chosen: name });
+  }
+
+  /** Pin a token; the pinned one again lets go. */
+  pinToken(sequence, position) {
+    const { pinnedToken: before } = this;
+    const again = before?.sequence === sequence && before.position === position;
+    this.set({ pinnedToken: again ? null : { sequence, position }, hoveredToken: null, pinned: null });
     this.spoken();
   }
 
   /** Look at a block by keyboard. */
   walk(block) {
-    this.hovered = block;
-    this.changed();
+    this.set({ hovered: block });
     this.spoken();
   }
 
   clear() {
-    this.hovered = this.pinned = this.sequence = null;
-    this.changed();
+    this.set({ hovered: null, hoveredSequence: null, hoveredToken: null, pinned: null, chosen: null, pinnedToken: null });
+  }
+
+  /** Escape lets go of all that is looked at; where there is nothing, it is left to others. */
+  onKey(event) {
+    const nothing = this.block === null && this.sequence === null && this.token === null;
+    const typing = event.target.closest("input, textarea, select");
+    if (event.key !== "Escape" || event.defaultPrevented || typing || nothing) return;
+    event.preventDefault();
+    this.clear();
+  }
+
+  set(fields) {
+    const changes = Object.keys(fields).some(name => fields[name] !== this[name]);
+    Object.assign(this, fields);
+    if (changes) this.changed();
   }
 
   /** The blocks of the sequence that is looked at. */

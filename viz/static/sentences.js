@@ -19,7 +19,8 @@ const SENTENCES = {
     + "It waits to be admitted."],
   RequestRejected: e => ["Refused", e.message],
   RequestAborted: e => ["Aborted", `${e.request} was withdrawn by its user; its blocks are free for others.`],
-  PrefixLookup: e => ["Prefix hit", `The first ${e.hit_tokens} of ${e.sequence}'s ${e.num_tokens} tokens lie in `
+  PrefixLookup: e => e.hit_blocks === 0 ? ["Prefix miss", `The cache holds nothing of ${e.sequence}'s `
+    + `${count(e.num_tokens, "token")}: all are computed.`] : ["Prefix hit", `The first ${e.hit_tokens} of ${e.sequence}'s ${e.num_tokens} tokens lie in `
     + `${count(e.hit_blocks, "cached block")}: ${e.sequence} points there, and computes only the other `
     + `${e.num_tokens - e.hit_tokens}.`],
   SequenceAdmitted: e => ["Admitted", `${e.sequence} runs from now on: its blocks fit beside those of the others.`
@@ -29,7 +30,7 @@ const SENTENCES = {
       ? `${count(e.num_computed_tokens, "token")} survived; the rest is computed anew.`
       : "Nothing of it survived, so all its tokens are computed anew.")],
   SequenceForked: (e, map) => ["Fork", `${e.child} continues ${e.parent} and shares its `
-    + `${count(map.sequences[e.parent]?.table.length ?? 0, "block")}; nothing is copied until one of them writes.`],
+    + `${blocksHeld(map.sequences[e.parent])}; nothing is copied until one of them writes.`],
   SequenceScheduled: e => ["Scheduled", `${e.sequence} computes ${count(e.num_tokens, "token")} from position `
     + `${e.start} on.`],
   BlockAllocated: (e, map) => ["New block", `${e.sequence} needs room for position ${e.index * map.block_size}: `
@@ -59,6 +60,9 @@ const SENTENCES = {
     + `${e.sequences.length === 1 ? "computes" : "compute"} ${count(sum(e.num_tokens), "token")} of at most ${e.budget}.`
     + (e.blocked ? ` ${count(e.num_waiting, "request")} ${e.num_waiting === 1 ? "waits" : "wait"}.` : "")],
   StepLaunched: e => ["Launched", `The model computes ${count(e.num_tokens, "token")} on the ${e.kernel} kernel.`],
+  KernelTraced: e => ["Kernel traced", `In layer ${e.layer}, for KV head ${e.kv_head} of ${e.sequence}, the kernel `
+    + `${e.taken_from === "interpreter" ? "really loaded" : "reads, by the block table,"} `
+    + `${count(e.blocks.length, "block")}.`],
   TokensWritten: e => ["Written", `Keys and values of ${count(sum(e.counts), "token")} lie in their slots.`],
   TokensGenerated: e => ["Generated", `${count(e.sequences.length, "new token")}.`],
   SequenceFinished: (e, map) => ["Finished", `${e.sequence} ends ${finishWords(e, map)}. Its blocks are free again; the full `
@@ -91,6 +95,15 @@ function reasonOf(event, state) {
 }
 
 const SHORT = {
+  BlockAllocated: e => `block ${e.block} was given to ${e.sequence}`,
+  BlockShared: e => `block ${e.block} was shared with ${e.sequence}`,
+  BlockReleased: e => `${e.sequence} let go of block ${e.block}`,
+  BlockSealed: e => `block ${e.block} was sealed`,
+  BlockUnsealed: e => `block ${e.block} was unsealed`,
+  BlockEvicted: e => `block ${e.block} was evicted`,
+  BlocksSwappedOut: e => `${e.sequence} was swapped out`,
+  BlocksSwappedIn: e => `${e.sequence} was swapped in`,
+  RequestAborted: e => `${e.request} was withdrawn`,
   RequestArrived: e => `${e.request} arrived`,
   PrefixLookup: e => `the prefix cache holds ${e.hit_blocks ? count(e.hit_blocks, "block") : "nothing"} of ${e.sequence}`,
   SequenceAdmitted: e => `${e.sequence} was admitted`,
@@ -98,7 +111,7 @@ const SHORT = {
   SequenceForked: e => `${e.child} was forked from ${e.parent}`,
   SequenceScheduled: e => `${e.sequence} computes ${count(e.num_tokens, "token")} from position ${e.start} on`,
   RequestPreempted: e => `${e.request} was preempted for ${e.for_sequence}`,
-  BlockCopied: e => `block ${e.source} was copied to ${e.destination}`,
+  BlockCopied: e => `block ${e.source} was copied to ${e.destination} for ${e.sequence}`,
   StepPlanned: e => `step ${e.step} was planned`,
   StepLaunched: e => `step ${e.step} was launched`,
   TokensGenerated: e => `step ${e.step} generated its token`,
@@ -113,6 +126,22 @@ const NOTHING_YET = {
   rank: 0, title: "Nothing has happened yet", text: "Send a prompt and watch where its keys and values go.",
   why: "", alike: 0,
 };
+
+/** What to show in the past: the event at which a viewer stands. */
+function headlineAt(event, state) {
+  if (!event) return { ...NOTHING_YET, title: "Before the first event that is held", text: "Step forward to see what came." };
+  return { ...sentenceOf(event, state), why: whyOf(event, state), alike: 0 };
+}
+
+function whyOf(event, state) {
+  const source = sourceOf(event, state.header);
+  return `step ${event.step} · event ${event.seq} · why: ${reasonOf(event, state)}` + (source && ` · ${source}`);
+}
+
+/** The line of the engine that emits such an event, "engine/swap.py:41"; empty if the run does not tell. */
+function sourceOf(event, header) {
+  return header?.sources?.[`${event.kind}/${event.why}`] ?? header?.sources?.[event.kind] ?? "";
+}
 
 /** Chooses what to show: the most telling event of the newest step, held long enough to be read. */
 class Headline {
@@ -132,8 +161,7 @@ class Headline {
       if (event.kind === this.best.kind) this.best.alike++;
       return;
     }
-    const why = `step ${event.step} · event ${event.seq} · why: ${reasonOf(event, state)}`;
-    this.best = { rank, kind: event.kind, ...sentenceOf(event, state), why, alike: 0 };
+    this.best = { rank, kind: event.kind, ...sentenceOf(event, state), why: whyOf(event, state), alike: 0 };
   }
 
   /** What to show at time `now` (ms); the newest at once while the engine is halted. */
@@ -154,6 +182,11 @@ function count(number, noun) {
 
 function blocksFor(tokens, map) {
   return Math.ceil(tokens / map.block_size);
+}
+
+/** "3 blocks"; without a number where the map does not show the sequence. */
+function blocksHeld(view) {
+  return view ? count(view.table.length, "block") : "blocks";
 }
 
 function sum(numbers) {

@@ -11,7 +11,7 @@ function statusWords(view, map) {
   if (view.num_computed_tokens < view.num_prompt_tokens) {
     return `prompt: ${view.num_computed_tokens} of ${view.num_prompt_tokens} computed`;
   }
-  return view.parent ? `fork of ${view.parent}` : "";
+  return view.parent ? `↳ fork of ${view.parent} at ${view.forked_at}` : "";
 }
 
 /** Why a sequence does not run now, in numbers. */
@@ -31,6 +31,7 @@ function whyWords(view, map, config) {
     waits_for_sequence_slot: `why not now? ${running} sequences run, max_num_seqs is ${config.max_num_seqs}`,
     waits_for_token_budget: `why not now? the step is full: max_num_batched_tokens is ${config.max_num_batched_tokens}`,
     waits_after_preemption: "why not now? nobody is admitted in a step that preempted",
+    waits_for_batch: "why not now? static batching: the batch before it has not ended",
   };
   return reasons[blocked.why] ?? `why not now? ${blocked.why.replaceAll("_", " ")}`;
 }

@@ -1,4 +1,8 @@
-// The block tables: a row per sequence with its logical -> physical chips, its text as it streams, and why it waits.
+// The block tables: a row per sequence with its logical -> physical chips, its text as it streams, and why it waits. The
+// forks of a sequence stand below it, branching off where their table does.
+//
+//     A.0                            44 38 47 35 46 6/16
+//      └ A.2  fork of A.0 at 74      44 38 47 35 25 11/16       shared entries stand below each other
 
 const FINISHED_SHOWN = 3;
 const WAITING_SHOWN = 12;
@@ -7,30 +11,29 @@ const NAME_WIDTH = 16; // em, of the column beside the text and the padding
 const LETTER_WIDTH = 0.55; // em, about
 
 class Tables {
-  /** `selection` follows the pointer; `abort(request)` withdraws one. */
-  constructor(box, selection, abort) {
+  constructor(box, viewer) {
     this.box = box;
-    this.selection = selection;
-    this.abort = abort;
+    this.viewer = viewer;
+    this.selection = viewer.selection;
     this.rows = new Map();
-    this.open = new Set(); // sequences whose whole text is shown
     this.allFinished = false;
     this.more = make("button", "more", { type: "button" });
     this.more.addEventListener("click", () => {
       this.allFinished = !this.allFinished;
-      this.repaint();
+      this.paint();
     });
     this.queue = make("p", "hint");
     this.hint = make("p", "hint", {}, "No sequence yet. Send a prompt above: its tokens are cut into blocks, and each row "
       + "here shows in which physical blocks they lie.");
   }
 
-  paint(map, holders, theme, config) {
-    this.repaint = () => this.paint(map, holders, theme, config);
+  paint() {
+    const { map } = this.viewer;
     const width = this.box.clientWidth / parseFloat(getComputedStyle(this.box).fontSize) - NAME_WIDTH;
     this.letters = Math.max(40, Math.floor((LINES_SHOWN * width) / LETTER_WIDTH));
+    this.box.style.setProperty("--digits", String(Math.max(2, String(map.num_blocks - 1).length)));
     const { shown, few, hidden, rest } = this.choose(map);
-    const wanted = shown.map(view => this.row(view, map, holders, theme, config));
+    const wanted = shown.map(view => this.row(view));
     if (hidden > 0) {
       setText(this.queue, `and ${hidden} more waiting`);
       wanted.splice(shown.length - few, 0, this.queue);
@@ -60,56 +63,56 @@ class Tables {
     };
   }
 
-  row(view, map, holders, theme, config) {
+  row(view) {
+    const { map, holders, theme, header, live } = this.viewer;
     const row = this.rows.get(view.sequence) ?? this.makeRow(view);
     const { parts } = row;
-    row.element.className = `sequence ${view.status}`;
+    const depth = view.status === "finished" ? 0 : depthOf(view, map);
+    row.element.className = `sequence ${view.status}${depth ? " fork" : ""}`;
+    row.element.style.setProperty("--depth", String(Math.min(depth, 4)));
     parts.swatch.style.background = view.status === "finished" ? "" : theme.laneColour(view.lane);
+    parts.name.setAttribute("aria-pressed", String(this.selection.chosen === view.sequence));
     setText(parts.tokens, `${view.token_ids.length} tokens`);
     setText(parts.status, statusWords(view, map));
-    parts.abort.hidden = view.status === "finished";
+    parts.abort.hidden = view.status === "finished" || !live;
     this.paintChips(row, view, map, holders, theme);
-    this.paintText(row, view);
-    setText(parts.why, whyWords(view, map, config));
+    row.text.paint(view, this.letters);
+    setText(parts.why, whyWords(view, map, header.config));
     return row.element;
   }
 
   makeRow(view) {
+    const name = view.sequence;
+    const text = new TokenText(this.viewer, name);
     const parts = {
       swatch: make("span", "swatch"),
+      name: make("button", "name", { type: "button", title: `pin ${name}: outline its blocks` }, name),
       tokens: make("span", "count"),
       status: make("span", "status"),
       abort: make("button", "abort", { type: "button", title: `withdraw request ${view.request}`,
         "aria-label": `abort ${view.request}` }, "×"),
       chips: make("div", "chips"),
-      text: make("p", "text", { title: "show all of it", role: "button", tabindex: "0" }),
       why: make("p", "why"),
     };
-    const head = make("div", "head", {}, parts.swatch, make("b", "", {}, view.sequence), parts.tokens, parts.status,
-      parts.abort);
-    const element = make("article", "sequence", { "data-sequence": view.sequence }, head,
-      make("div", "body", {}, parts.chips, parts.text, parts.why));
-    const row = { element, parts, chips: "", text: "" };
-    element.addEventListener("pointerenter", () => this.selection.hoverSequence(view.sequence));
-    element.addEventListener("pointerleave", () => this.selection.hoverSequence(null));
-    parts.abort.addEventListener("click", () => this.abort(view.request));
-    parts.text.addEventListener("click", () => this.toggle(view.sequence));
-    parts.text.addEventListener("keydown", event => { if (event.key === "Enter") this.toggle(view.sequence); });
+    const head = make("div", "head", {}, parts.swatch, parts.name, parts.tokens, parts.status, parts.abort);
+    const element = make("article", "sequence", { "data-sequence": name }, head,
+      make("div", "body", {}, parts.chips, text.box, parts.why));
+    const row = { element, parts, text, chips: "" };
+    const { selection } = this;
+    element.addEventListener("pointerenter", () => selection.hoverSequence(name));
+    element.addEventListener("pointerleave", () => selection.hoverSequence(null));
+    parts.name.addEventListener("click", () => selection.pinSequence(selection.chosen === name ? null : name));
+    parts.abort.addEventListener("click", () => this.viewer.send({ command: "abort", request: view.request }));
     const blockOf = event => {
       const chip = event.target.closest("[data-block]");
       return chip ? Number(chip.dataset.block) : null;
     };
-    parts.chips.addEventListener("pointerover", event => this.selection.hover(blockOf(event)));
-    parts.chips.addEventListener("focusin", event => this.selection.hover(blockOf(event)));
-    for (const leave of ["pointerleave", "focusout"]) parts.chips.addEventListener(leave, () => this.selection.hover(null));
-    parts.chips.addEventListener("click", event => this.selection.pin(blockOf(event)));
-    this.rows.set(view.sequence, row);
+    parts.chips.addEventListener("pointerover", event => selection.hover(blockOf(event)));
+    parts.chips.addEventListener("focusin", event => selection.hover(blockOf(event)));
+    for (const leave of ["pointerleave", "focusout"]) parts.chips.addEventListener(leave, () => selection.hover(null));
+    parts.chips.addEventListener("click", event => { if (blockOf(event) !== null) selection.pin(blockOf(event)); });
+    this.rows.set(name, row);
     return row;
-  }
-
-  toggle(name) {
-    if (!this.open.delete(name)) this.open.add(name);
-    this.repaint();
   }
 
   paintChips(row, view, map, holders, theme) {
@@ -123,34 +126,23 @@ class Tables {
       chip.classList.toggle("selected", Number(chip.dataset.block) === this.selection.block);
     }
   }
-
-  paintText(row, view) {
-    const whole = this.open.has(view.sequence);
-    const signature = `${view.texts.length} ${whole} ${view.status} ${this.letters}`;
-    if (signature === row.text) return;
-    row.text = signature;
-    const generated = view.texts.slice(view.num_prompt_tokens);
-    const newest = view.status === "finished" ? "" : generated.pop() ?? "";
-    let prompt = view.texts.slice(0, view.num_prompt_tokens).join("");
-    let answer = generated.join("");
-    if (!whole) {
-      const letters = view.status === "waiting" ? this.letters / LINES_SHOWN : this.letters;
-      answer = tail(answer, letters - 24);
-      prompt = tail(prompt, Math.max(12, Math.floor(letters - 2 - answer.length - newest.length)));
-    }
-    row.parts.text.replaceChildren(make("span", "prompt", {}, whole ? prompt : visible(prompt)),
-      make("span", "answer", {}, whole ? answer : visible(answer)),
-      make("mark", "", {}, whole ? newest : visible(newest)));
-  }
 }
 
-/** In order of arrival, with the samples of a request side by side. */
+/** In order of arrival, with the samples of a request side by side, each below the one that it branched from. */
 function byRequest(views) {
   const groups = new Map();
   for (const view of views) groups.set(view.request, [...(groups.get(view.request) ?? []), view]);
-  return [...groups.values()].flat();
+  return [...groups.values()].flatMap(group => {
+    const names = new Set(group.map(view => view.sequence));
+    const below = name => group.filter(view => view.parent === name).flatMap(view => [view, ...below(view.sequence)]);
+    return group.filter(view => !names.has(view.parent)).flatMap(view => [view, ...below(view.sequence)]);
+  });
 }
 
-function tail(text, length) {
-  return text.length > length ? `…${text.slice(-length)}` : text;
+/** How many forks lie between a sequence and the one that it comes from, as far as they still run. */
+function depthOf(view, map) {
+  let depth = 0;
+  const parentOf = child => map.sequences[child.parent];
+  for (let parent = parentOf(view); parent && parent.status !== "finished"; parent = parentOf(parent)) depth++;
+  return depth;
 }

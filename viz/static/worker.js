@@ -1,10 +1,10 @@
 // SharedWorker: one connection to the server for all tabs of a browser. A browser allows six connections to a host, so
 // a stream per tab would hang the seventh tab; and a tab that opens late gets its snapshot from here.
 
-importScripts(...["memory_map.js", "run_state.js", "feed.js"].map(name => name + self.location.search));
+importScripts(...["memory_map.js", "run_tail.js", "feed.js"].map(name => name + self.location.search));
 
 const ports = new Set();
-const state = new RunState();
+const state = new RunTail();
 let connection = { type: "connection", open: false };
 
 const feed = new Feed(new URL("../events", self.location), message => {

@@ -1,0 +1,199 @@
+"""The scenarios as a student meets them: chosen, played, asked, answered, compared."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_site import Site, Visitor
+from playwright.sync_api import Locator, Page, expect
+
+from pagelens.viz.scenario_file import SCENARIOS, read_scenario
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+
+NAMES = sorted(path.stem for path in SCENARIOS.glob("*.toml"))
+MOMENTS = """Pagelens.scenarios.player.tracks.flatMap(track => track.stops)"""
+
+
+def choose(visitor: Visitor, name: str) -> Page:
+    page = visitor.open()
+    page.get_by_role("tab", name="Scenarios").click()
+    page.locator(f"[data-scenario={name}]").click()
+    return page
+
+
+def card(page: Page) -> Locator:
+    return page.locator(".scenario-story .card")
+
+
+def question(page: Page) -> Locator:
+    return page.locator(".card[data-kind=question]")
+
+
+def answers_to(page: Page, text: str) -> list[Any]:
+    """The right answers of a question, from the notes of the stream."""
+    found = page.evaluate(
+        f"text => {MOMENTS}.filter(stop => stop.kind === 'question' && "
+        "Pagelens.scenarios.scenario.questions[stop.number].text === text).map(stop => stop.answers)",
+        text,
+    )
+    return list(found[0])
+
+
+def asked(page: Page) -> str:
+    return page.evaluate("Pagelens.scenarios.player.card.question.text")
+
+
+def answer(page: Page, given: Any) -> None:
+    if question(page).locator("input").count():
+        question(page).locator("input").fill(str(given))
+        page.keyboard.press("Enter")
+    else:
+        names = read_scenario(SCENARIOS / f"{page.evaluate('Pagelens.scenarios.scenario.name')}.toml")
+        words = next(q for q in names.questions if q.text == asked(page)).choices.get(given, given)
+        question(page).get_by_role("button", name=words, exact=True).click()
+
+
+def map_of(page: Page, track: int = 0) -> Any:
+    return page.evaluate(f"({{...Pagelens.scenarios.player.tracks[{track}].viewer.map}})")
+
+
+def test_from_the_click_to_the_first_copy_on_screen(visitor: Visitor) -> None:
+    page = choose(visitor, "parallel_sampling")
+    started = time.perf_counter()
+    expect(question(page)).to_be_visible()
+    while "BlockCopied" not in map_of(page)["totals"]:
+        go_on = page.get_by_role("button", name="go on")
+        if go_on.count():
+            go_on.click()
+        elif question(page).count():
+            answer(page, answers_to(page, asked(page))[0])
+        page.wait_for_timeout(20)
+    assert time.perf_counter() - started < 5
+    expect(page.locator("[data-part=headline-title]").last).to_have_text("Copy-on-write.")
+    assert visitor.complaints == []
+
+
+def test_it_stops_before_the_event_and_grades_the_answer_by_what_comes(visitor: Visitor) -> None:
+    page = choose(visitor, "parallel_sampling")
+    expect(question(page)).to_contain_text("How many more blocks do the two forks take?")
+    assert "SequenceForked" not in map_of(page)["totals"]
+    answer(page, 2)
+    expect(card(page)).to_contain_text("No, not 2: it is 0")
+    expect(card(page)).to_contain_text("A fork copies the block table, not the blocks")
+    page.keyboard.press("Enter")
+    expect(page.locator(".card[data-kind=tour]")).to_contain_text("Three tables, two blocks")
+    assert map_of(page)["ref_count"][1] == 3
+    page.keyboard.press("Enter")
+    expect(question(page)).to_contain_text("Which block must be copied")
+    answer(page, 1)
+    expect(card(page)).to_contain_text("Right: block 1.")
+    assert map_of(page)["totals"]["BlockCopied"] == 1
+
+
+def test_a_block_can_be_chosen_on_the_map_by_keyboard(visitor: Visitor) -> None:
+    page = choose(visitor, "parallel_sampling")
+    question(page).get_by_role("button", name="skip").click()
+    expect(card(page)).to_contain_text("Skipped: it is 0")
+    page.get_by_role("button", name="go on").click()
+    page.locator(".card[data-kind=tour] button").click()
+    expect(question(page)).to_contain_text("Which block must be copied")
+    question(page).get_by_role("button", name="hint").click()
+    expect(question(page)).to_contain_text("Position 6 divided by the block size")
+    page.locator(".scenarios canvas.overlay").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    expect(question(page).locator("input")).to_have_value("1")
+    question(page).get_by_role("button", name="answer").click()
+    expect(card(page)).to_contain_text("Right: block 1.")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_scenario_can_be_answered_to_its_end(visitor: Visitor, name: str) -> None:
+    page = choose(visitor, name)
+    scenario = read_scenario(SCENARIOS / f"{name}.toml")
+    shown = {variant.name for variant in scenario.variants[:2]}
+    expected = [q for q in scenario.questions if not q.variant or q.variant in shown]
+    page.wait_for_function("Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)")
+    for _ in expected:
+        page.get_by_role("button", name="next question").click()
+        expect(question(page)).to_be_visible()
+        answer(page, answers_to(page, asked(page))[0])
+        expect(page.locator(".graded.right")).to_contain_text("Right: ")
+    expect(page.get_by_role("button", name="next question")).to_be_disabled()
+    page.get_by_label("pace").select_option(label="16 steps/s")
+    deadline = time.monotonic() + 90
+    while not page.locator("[data-kind=score]").count() and time.monotonic() < deadline:
+        if page.get_by_role("button", name="go on").count():
+            page.get_by_role("button", name="go on").click()
+        page.wait_for_timeout(100)
+    expect(page.locator("[data-kind=score]")).to_contain_text(f"{len(expected)} of {len(scenario.questions)}")
+    assert visitor.complaints == []
+
+
+def test_two_variants_stand_at_the_same_step(visitor: Visitor) -> None:
+    page = choose(visitor, "continuous_batching")
+    expect(page.locator(".tracks h3")).to_have_count(2)
+    page.wait_for_function("Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)")
+    left = page.locator(".scenarios .viewer").nth(0)
+    left.locator(".scrub").evaluate(
+        "(slider, seq) => { slider.value = seq; slider.dispatchEvent(new Event('input')); }", 150
+    )
+    page.wait_for_function("Pagelens.scenarios.player.tracks[1].viewer.map.seq > 0")
+    assert map_of(page, 0)["step"] == map_of(page, 1)["step"] > 5
+    finished = [int(text) for text in page.locator("[data-number=finished] b").all_inner_texts()]
+    assert finished[0] < finished[1], "static batching has served fewer by now"
+    page.get_by_label("shown on the right").select_option(label="Static: a batch at a time")
+    expect(page.locator(".tracks h3").nth(1)).to_contain_text("Static")
+
+
+def test_contiguous_memory_shows_reserved_and_empty_slots(visitor: Visitor) -> None:
+    page = choose(visitor, "contiguous_or_paged")
+    expect(question(page)).to_contain_text("How many blocks' worth")
+    answer(page, 8)
+    page.get_by_role("button", name="go on").click()
+    expect(question(page)).to_contain_text("How many requests run at once?")
+    answer(page, 5)
+    page.get_by_role("button", name="go on").click()
+    expect(page.locator(".card[data-kind=tour]")).to_contain_text("Everything is reserved")
+    expect(page.locator("[data-number=used] b").first).to_have_text("40 of 40 blocks")
+    assert page.evaluate("Pagelens.scenarios.player.tracks.map(track => track.history.header.source)") == [
+        "contiguous",
+        "engine",
+    ]
+
+
+def test_a_link_opens_a_scenario_and_the_space_key_pauses(visitor: Visitor, site: Site) -> None:
+    page = visitor.context.new_page()
+    page.goto(f"{site.url}#scenario=on_demand_paging")
+    expect(page.get_by_role("heading", name="On-demand paging")).to_be_visible()
+    toggle = page.locator(".player button").first
+    expect(toggle).to_have_text("❚❚ pause")
+    page.keyboard.press(" ")
+    expect(toggle).to_have_text("▶ play")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="recording").click()
+    lines = Path(download.value.path()).read_text().splitlines()
+    assert json.loads(lines[0])["run"] == "on_demand_paging:" and '"note"' not in lines[1]
+    page.get_by_role("button", name="all scenarios").click()
+    expect(page.locator("[data-scenario]")).to_have_count(len(NAMES))
+
+
+def test_a_scenario_that_fails_says_why(visitor: Visitor, site: Site, tmp_path: Path) -> None:
+    text = (SCENARIOS / "chunked_prefill.toml").read_text().replace("prompt_tokens = 100", "prompt_tokens = 1000")
+    (tmp_path / "too_long.toml").write_text(text)
+    (tmp_path / "broken.toml").write_text("title = <img onerror=alert(1)>")
+    other = Site(scenarios=(tmp_path,))
+    try:
+        page = visitor.context.new_page()
+        page.goto(f"{other.url}#scenario=too_long")
+        expect(page.locator(".player .state")).to_contain_text("the run failed: ")
+        expect(page.locator(".player .state")).to_contain_text("max_model_len")
+        page.get_by_role("button", name="all scenarios").click()
+        expect(page.locator(".scenario-list .error")).to_contain_text("broken.toml: ")
+        assert page.locator(".scenarios img").count() == 0
+    finally:
+        other.stop()

@@ -1,0 +1,88 @@
+// A question before an event: asked while the picture stands just before it, graded from the events that follow.
+
+const ASKED = { block: "the number of the block, or choose it on the map", number: "a number" };
+
+class QuestionCard {
+  /** `answered(given, isRight)` is called once, with null where the question was skipped; `goOn()` after the answer. */
+  constructor(stop, question, track, { answered, goOn }) {
+    Object.assign(this, { stop, question, track, answered, goOn });
+    this.verdict = make("div", "graded", { "aria-live": "polite" });
+    this.hint = make("p", "hint", { hidden: "" }, question.hint);
+    this.form = make("form", "answer", { novalidate: "" }, ...this.controls());
+    this.form.addEventListener("submit", event => {
+      event.preventDefault();
+      if (this.input && !Number.isNaN(this.input.valueAsNumber)) this.grade(this.input.valueAsNumber);
+      else if (this.input) this.input.focus();
+    });
+    this.element = make("div", "card", { "data-kind": "question", role: "group", "aria-label": "question" },
+      make("p", "", {}, make("b", "", {}, "What happens next? "), question.text), this.form, this.hint, this.verdict);
+    this.element.addEventListener("keydown", event => this.onKey(event));
+    if (question.ask === "block") track.viewer.selection.clear();
+  }
+
+  controls() {
+    const { ask, choices, hint } = this.question;
+    const others = [...(hint ? [this.button("hint", () => { this.hint.hidden = false; })] : []),
+      this.button("skip", () => this.grade(null))];
+    if (ask === "choice") return [...this.options(Object.entries(choices)), ...others];
+    if (ask === "sequence") return [...this.options(this.sequences().map(name => [name, name])), ...others];
+    this.input = make("input", "", { type: "number", step: "1", "aria-label": ASKED[ask], placeholder: ask });
+    return [this.input, make("button", "primary", { type: "submit" }, "answer"), ...others];
+  }
+
+  options(pairs) {
+    return pairs.map(([value, words]) => this.button(words, () => this.grade(value), "option"));
+  }
+
+  /** The sequences that are there now, and have not ended. */
+  sequences() {
+    const views = Object.values(this.track.viewer.map.sequences).filter(view => view.status !== "finished");
+    return views.map(view => view.sequence);
+  }
+
+  button(words, act, className = "") {
+    const button = make("button", className, { type: "button" }, words);
+    button.addEventListener("click", act);
+    return button;
+  }
+
+  focus() {
+    this.form.querySelector("input, button").focus({ preventScroll: true });
+  }
+
+  /** The keys 1 to 9 choose. */
+  onKey(event) {
+    const options = [...this.form.querySelectorAll(".option")];
+    const option = event.target === this.input ? undefined : options[Number(event.key) - 1];
+    if (option) option.click();
+  }
+
+  /** A block that was pinned on the map is the answer to be given. */
+  paint() {
+    const { pinned } = this.track.viewer.selection;
+    if (this.done || this.question.ask !== "block" || pinned === this.pinned) return;
+    this.pinned = pinned;
+    if (pinned !== null) this.input.value = pinned;
+  }
+
+  grade(given) {
+    if (this.done) return;
+    this.done = true;
+    const { answers } = this.stop;
+    const isRight = answers.map(String).includes(String(given));
+    this.answered(given, isRight);
+    const say = given === null ? "Skipped: it is " : isRight ? "Right: " : `No, not ${this.words(given)}: it is `;
+    const next = this.button("go on", this.goOn, "primary");
+    this.verdict.className = `graded ${isRight ? "right" : "wrong"}`;
+    this.verdict.replaceChildren(
+      make("p", "", {}, make("b", "", {}, say + (answers.map(answer => this.words(answer)).join(" or ") || "nobody")), ". ",
+        this.question.why), make("p", "acts", {}, next));
+    this.form.hidden = this.hint.hidden = true;
+    next.focus({ preventScroll: true });
+  }
+
+  words(answer) {
+    if (this.question.ask === "block") return `block ${answer}`;
+    return this.question.choices[answer]?.toLowerCase() ?? String(answer);
+  }
+}

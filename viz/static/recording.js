@@ -1,0 +1,72 @@
+// A recording as a History: from a .kvtrace or .kvtrace.gz that was dropped on the page, streamed by the server, or
+// embedded in a page. It grows while it is read, so that a viewer can look at its beginning already.
+
+const CHUNK_CHARACTERS = 1 << 20; // some 5,000 events
+const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pictures to keep
+
+/**
+ * Reads a stream of bytes into a History; `told(history)` is called as it grows, the first time with the header alone.
+ * `eager`: take in each event as it comes, for a recording that is being made. Rejects with a message for people if it is
+ * no recording, or broken; what came before is in the history then.
+ */
+async function readRecording(stream, told, { eager = false } = {}) {
+  const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  let history = null;
+  for (let done = false; !done;) {
+    const part = await reader.read();
+    done = part.done;
+    rest += part.value ?? "";
+    if (!history) {
+      const end = rest.indexOf("\n");
+      if (end < 0 && !done && rest.length < 1 << 24) continue;
+      history = beginRecording(end < 0 ? rest : rest.slice(0, end));
+      history.growing = true;
+      rest = end < 0 ? "" : rest.slice(end + 1);
+      told(history);
+    }
+    const enough = eager || done || rest.length >= CHUNK_CHARACTERS << Math.floor(history.chunks.length / CHUNKS_BEFORE_LARGER);
+    const end = enough ? rest.lastIndexOf("\n") + 1 : 0;
+    if (end === 0) continue;
+    takeLines(history, rest.slice(0, end), eager);
+    rest = rest.slice(end);
+    told(history);
+  }
+  history.growing = false;
+  told(history);
+  if (rest.trim()) throw new Error(`the recording is cut off after event ${history.newest}; what came before is shown`);
+  return history;
+}
+
+function takeLines(history, text, eager) {
+  try {
+    const events = parseLines(text);
+    if (!eager) history.appendText(text, events);
+    else for (const event of events) history.append(event);
+  } catch (error) {
+    history.growing = false;
+    throw new Error(`the recording is damaged after event ${history.newest}: ${error.message}`);
+  }
+}
+
+function beginRecording(line) {
+  let header;
+  try {
+    header = JSON.parse(line);
+  } catch {
+    header = {};
+  }
+  if (!(header.num_blocks > 0 && header.block_size > 0 && header.kinds)) {
+    throw new Error("this file does not begin with the header of a .kvtrace: is it a recording of Pagelens?");
+  }
+  return new History(header, header.base ?? { ...MemoryMap.empty(header.num_blocks, header.block_size) });
+}
+
+/** The bytes of a file or an answer, unpacked if they are gzip. */
+async function unpacked(blob) {
+  const magic = new Uint8Array(await blob.slice(0, 2).arrayBuffer());
+  const isGzip = magic[0] === 0x1f && magic[1] === 0x8b;
+  return isGzip ? blob.stream().pipeThrough(new DecompressionStream("gzip")) : blob.stream();
+}
+
+if (typeof module !== "undefined") module.exports = { readRecording };

@@ -1,0 +1,66 @@
+// A recording instead of the engine: dropped on the page or chosen from the disk; the engine runs on meanwhile.
+
+class Replay {
+  constructor(root, parts, view) {
+    this.parts = parts;
+    this.view = view;
+    this.showing = false;
+    root.addEventListener("dragover", event => {
+      event.preventDefault();
+      root.classList.add("dropping");
+    });
+    root.addEventListener("dragleave", event => { if (!root.contains(event.relatedTarget)) root.classList.remove("dropping"); });
+    root.addEventListener("drop", event => {
+      event.preventDefault();
+      root.classList.remove("dropping");
+      const [file] = event.dataTransfer.files;
+      if (file) this.load(file);
+    });
+    this.input = make("input", "unseen", { type: "file", accept: ".kvtrace,.gz", "aria-label": "recording to open", tabindex: "-1" });
+    this.input.addEventListener("change", () => { if (this.input.files[0]) this.load(this.input.files[0]); });
+    const open = make("button", "", { type: "button", title: "look at a .kvtrace; it may also be dropped on the page" }, "open…");
+    open.addEventListener("click", () => this.input.click());
+    const record = make("a", "button", { href: new URL("pagelens/recording", document.baseURI), download: "",
+      title: "the events that are held now, as a .kvtrace" }, "save recording");
+    view.viewer.clock.carry.append(record, open, this.input);
+  }
+
+  /** Show the recording in `file`, and say what is wrong with it if something is. */
+  async load(file) {
+    this.showing = true;
+    let opened = null;
+    try {
+      await readRecording(await unpacked(file), history => {
+        if (!opened) this.open(opened = history);
+        else if (this.view.viewer.following) this.view.viewer.goLive();
+        const unknown = Object.keys(history.map.unknown_kinds);
+        this.say(`${file.name}: ${(history.newest + 1).toLocaleString("en")} events${history.growing ? ", reading…" : ""}`
+          + (unknown.length ? `; this page knows no ${unknown.join(", ")} and passed over them` : ""));
+      });
+    } catch (error) {
+      if (!opened) this.leave();
+      this.say(`${file.name}: ${error.message}`);
+    }
+    this.input.value = "";
+  }
+
+  open(history) {
+    this.view.viewer.open(history);
+    this.view.showFacts(history.header);
+  }
+
+  say(words) {
+    const back = make("button", "", { type: "button" }, this.showing ? "back to the engine" : "close");
+    back.addEventListener("click", () => {
+      if (this.showing) this.leave();
+      this.parts.banner.hidden = true;
+    });
+    this.parts.banner.replaceChildren(words, " ", back);
+    this.parts.banner.hidden = false;
+  }
+
+  leave() {
+    this.showing = false;
+    this.view.backToEngine();
+  }
+}

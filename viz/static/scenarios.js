@@ -1,0 +1,112 @@
+// The tab of the scenarios: which there are, and the one that plays. #scenario=parallel_sampling opens one.
+
+class Scenarios {
+  constructor(root) {
+    this.root = root;
+    this.player = null;
+    this.list = make("div", "scenario-list");
+    this.stage = make("div", "scenario-stage", { hidden: "" });
+    root.append(this.list, this.stage);
+    root.addEventListener("keydown", event => this.onKey(event));
+    addEventListener("hashchange", () => this.openAddress());
+    this.load();
+  }
+
+  async load() {
+    const response = await fetch(new URL("pagelens/scenarios", document.baseURI)).catch(() => null);
+    if (!response?.ok) {
+      this.list.replaceChildren(make("p", "hint", {}, "The scenarios could not be fetched: is the server still there?"));
+      return;
+    }
+    const { scenarios, problems } = await response.json();
+    this.scenarios = scenarios;
+    const cards = scenarios.map(scenario => {
+      const button = make("button", "scenario", { type: "button", "data-scenario": scenario.name },
+        make("b", "", {}, scenario.title), make("span", "", {}, scenario.summary));
+      button.addEventListener("click", () => this.open(scenario));
+      return button;
+    });
+    const none = make("p", "hint", {}, "There are no scenarios here: they are files of tutorials/scenarios.");
+    this.list.replaceChildren(...(cards.length ? cards : [none]),
+      ...problems.map(problem => make("p", "error", { role: "alert" }, problem)));
+    this.openAddress();
+  }
+
+  openAddress() {
+    const named = scenarioInAddress();
+    const scenario = this.scenarios?.find(each => each.name === named);
+    if (scenario && scenario !== this.scenario) this.open(scenario);
+    else if (named && this.scenarios && !scenario) {
+      this.list.prepend(make("p", "error", { role: "alert" }, `there is no scenario ${named}: choose one below`));
+    }
+  }
+
+  /** Play a scenario: one variant, or two side by side. */
+  open(scenario, names = scenario.variants.slice(0, 2).map(variant => variant.name)) {
+    this.close();
+    this.scenario = scenario;
+    history.replaceState(null, "", `#scenario=${encodeURIComponent(scenario.name)}`);
+    this.list.hidden = true;
+    this.stage.hidden = false;
+    const tracks = make("div", `tracks of-${Math.max(1, names.length)}`);
+    const side = make("div", "scenario-side");
+    this.stage.className = `scenario-stage of-${Math.max(1, names.length)}`;
+    const chosen = names.length ? names.map(name => scenario.variants.find(variant => variant.name === name)) : [null];
+    const made = chosen.map(variant => new Track(tracks, scenario, variant, () => this.player?.paint()));
+    side.append(this.heading(scenario, names, made[0]));
+    this.stage.replaceChildren(side, tracks);
+    this.player = new Player(side, scenario, made);
+    for (const track of made) track.load();
+    side.querySelector("h2").focus({ preventScroll: true });
+  }
+
+  heading(scenario, names, first) {
+    const back = make("button", "", { type: "button" }, "‹ all scenarios");
+    back.addEventListener("click", () => this.leave());
+    const choices = names.map((name, i) => {
+      const select = make("select", "", { "aria-label": i ? "shown on the right" : "shown on the left" },
+        ...scenario.variants.map(variant => make("option", "", { value: variant.name }, variant.title)));
+      select.value = name;
+      select.addEventListener("change", () => this.open(scenario, names.with(i, select.value)));
+      return select;
+    });
+    const tables = make("button", "", { type: "button", "aria-pressed": "false" }, "block tables");
+    tables.addEventListener("click", () => {
+      tables.setAttribute("aria-pressed", this.stage.classList.toggle("with-tables"));
+    });
+    const versus = choices.flatMap((select, i) => (i ? [" beside ", select] : [select]));
+    return make("header", "", {}, back, make("h2", "", { tabindex: "-1" }, scenario.title),
+      ...(versus.length ? [make("span", "versus", {}, ...versus), tables] : [first.recording]));
+  }
+
+  close() {
+    this.player?.close();
+    this.player = this.scenario = null;
+  }
+
+  leave() {
+    this.close();
+    history.replaceState(null, "", location.pathname + location.search);
+    this.stage.hidden = true;
+    this.stage.replaceChildren();
+    this.list.hidden = false;
+  }
+
+  /** Space plays and pauses, wherever in the tab it is not typed or pressed on a button. */
+  onKey(event) {
+    if (event.key !== " " || event.defaultPrevented || event.target.closest("input, select, button, a, [role=button]")) return;
+    if (!this.player || this.player.card) return;
+    event.preventDefault();
+    this.player.toggle.click();
+  }
+}
+
+/** The scenario that the address names, or null. */
+function scenarioInAddress() {
+  return new URLSearchParams(location.hash.slice(1)).get("scenario");
+}
+
+/** Choose one of the page's tabs. */
+function openTab(title) {
+  [...document.querySelectorAll("[role=tab]")].find(tab => tab.textContent.trim() === title)?.click();
+}
