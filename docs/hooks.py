@@ -10,6 +10,8 @@ A page asks for generated text by a comment of its own line:
     <!-- pagelens: replay 02_x.run@Kind --> a viewer of a run of a lesson, standing at the first such event
     <!-- pagelens: lab-check eviction.solution -->  what the grader says; `lab-starter`: the file that students get
     <!-- pagelens: scenario block_size -->  what a scenario shows and asks, with its picture; `scenario-file`: its file
+    <!-- pagelens: ladder-walk one_head --> what a kernel of the ladder loads, as a figure; also `ladder-source`,
+                                            `ladder-counts` (its bytes and FLOPs) and `ladder-tiles`
     <!-- pagelens: code engine/x.py:C.f -->  a folded box with the source of a class or function
     <!-- pagelens: event-kinds -->          the event reference, from the types and from MemoryMap's reducers
     <!-- pagelens: event-reasons -->        every Why, and on which events it occurs
@@ -34,7 +36,7 @@ from typing import Any
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from build_tools import event_reference, event_table, lessons, reading_order, replays, scenarios
+from build_tools import event_reference, event_table, kernel_ladder, lessons, reading_order, replays, scenarios
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
@@ -126,4 +128,8 @@ MARKERS: dict[str, Callable[..., str]] = {
     "lab-check": lessons.lab_check,
     "scenario": scenarios.scenario,
     "scenario-file": scenarios.scenario_file,
+    "ladder-source": kernel_ladder.source,
+    "ladder-counts": kernel_ladder.counts,
+    "ladder-tiles": kernel_ladder.tiles,
+    "ladder-walk": kernel_ladder.walk,
 }

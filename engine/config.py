@@ -29,7 +29,7 @@ class EngineConfig:
         enable_prefix_caching: keep released blocks addressable by content.
         swap_space: GiB of host memory for the blocks of preempted sequences; 0 computes them again instead.
         tensor_parallel_size: number of GPUs. This version runs on one.
-        kernel: "triton" (interpreted without a GPU), "numba" (for CPUs), "torch", or "auto", the fastest that runs here:
+        kernel: "triton" (interpreted without a GPU), "numba" (for CPUs), "torch", or "auto", the fastest that runs:
             Triton on a GPU, Numba on a CPU, torch where these are missing.
         dtype: of weights, activations and cache; "auto" is the checkpoint's own on a GPU. On a CPU it is bfloat16 if
             the checkpoint's is and the CPU multiplies it, else float32.

@@ -57,7 +57,6 @@ class Why(StrEnum):
     PREFILL_CHUNK = "prefill_chunk"
     RECOMPUTE = "recompute"
     TABLE_GROWS = "table_grows"
-    RESERVED = "reserved"
     SHARED_BLOCK = "shared_block"
     BLOCK_FULL = "block_full"
     STEP_FAILED = "step_failed"

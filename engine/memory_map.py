@@ -70,7 +70,7 @@ class MemoryMap(msgspec.Struct):
     `ref_count[b]` and `state[b]` describe physical block b. `hash` and `sealed_text` know the sealed blocks only.
     `allocated_in[b]` is the step that allocated a block which is not blank. `read_in[b]` is the last step in which a
     sequence that has since released it read it; of those that hold it now, `SequenceView.last_step` tells.
-    `pending_copies` are the copies planned and not yet launched, `scheduled` the tokens that this step computes.
+    `pending_copies` are the copies planned and not yet launched, `scheduled` what this step has yet to compute.
     `finished` lists the finished sequences still kept, oldest first.
     """
 
@@ -266,6 +266,7 @@ class MemoryMap(msgspec.Struct):
         self.pending_copies = []
 
     def _written(self, e: ev.TokensWritten) -> None:
+        self.scheduled = {}
         for name, start, count in zip(e.sequences, e.starts, e.counts, strict=True):
             self.sequences[name].num_computed_tokens = start + count
 

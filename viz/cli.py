@@ -1,6 +1,6 @@
-"""The command line: `pagelens` (the app), `generate`, `record`, `inspect`, `export`, `debug`, `lab`.
+"""The command line: `pagelens` (the app) and its commands; those of `bench` lie in `bench_commands.py`.
 
-The one place, with the servers, where an error becomes a message.
+Here and in the servers an error becomes a message, nowhere else.
 """
 
 import gzip
@@ -8,14 +8,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -24,6 +22,8 @@ from pagelens.engine.attention import kernel_to_watch
 from pagelens.engine.kvtrace import Trace, TraceWriter
 
 from . import lab
+from .bench_commands import bench_app
+from .console import Blocks, BlockSize, Kernel, Model, Seed, err, messages, out
 from .inspection import Inspection
 from .mixed_requests import MIXED_REQUESTS
 from .scenario_file import SCENARIOS, read_scenario
@@ -40,44 +40,20 @@ lab_app = typer.Typer(no_args_is_help=True, help="Exercises: write one decision 
 app.add_typer(lab_app, name="lab")
 scenario_app = typer.Typer(no_args_is_help=True, help="Runs that teach one thing, as files that you can write.")
 app.add_typer(scenario_app, name="scenario")
-out = Console()
-err = Console(stderr=True)
+app.add_typer(bench_app, name="bench")
 
-Model = Annotated[str, typer.Option(help="Folder or hub id of a checkpoint; empty is the embedded model.")]
-Kernel = Annotated[str, typer.Option(help="auto (the fastest that runs here), triton, numba or torch.")]
 WatchedKernel = Annotated[
     str | None,
     typer.Option(help="auto, triton, numba or torch; without it Triton, to be watched, or auto where that cannot run."),
 ]
-BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
-Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
 MaxModelLen = Annotated[int | None, typer.Option(help="Most tokens of a sequence, prompt and output together.")]
 SwapSpace = Annotated[float, typer.Option(help="GiB of host memory for preempted sequences; 0 computes them again.")]
-Seed = Annotated[int, typer.Option(help="From which requests derive their seeds.")]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt; may be given several times.")]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Sample among the k likeliest tokens; 0 is all.")]
 TopP = Annotated[float, typer.Option(help="Sample among the fewest tokens with this probability mass.")]
 N = Annotated[int, typer.Option("--n", help="Samples per prompt.")]
-
-
-@contextmanager
-def messages() -> Iterator[None]:
-    """Turn deliberate errors into a message and exit code 2, Ctrl-C into exit code 130."""
-    try:
-        yield
-    except PagelensError as error:
-        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        err.print("stopped")
-        raise typer.Exit(130) from None
 
 
 def watched(kernel: str | None) -> str:
@@ -262,6 +238,11 @@ def export(
     with messages():
         if html is None and perfetto is None:
             raise PagelensError("say what to make: --html run.html, --perfetto run.json, or both")
+        taken = {path.resolve()}
+        for target in (html, perfetto):
+            if target is not None and target.resolve() in taken:
+                raise PagelensError(f"{target} is the recording itself, or is named twice: choose another name")
+            taken |= {target.resolve()} if target is not None else set()
         if html is not None:
             from .export import single_file
 

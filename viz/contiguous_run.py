@@ -23,6 +23,8 @@ RESERVATIONS: dict[str, Callable[[int], Reservation]] = {
     "power of two": power_of_two,
     "true length": lambda max_model_len: true_length(),
 }
+RESERVED = "reserved"
+"""Why a block is a request's: a reason that the engine itself never has."""
 
 
 class ContiguousRun:
@@ -117,9 +119,7 @@ class ContiguousRun:
         self._tell(job, ev.SequenceAdmitted, Why.FITS, num_computed_tokens=0)
         for index in range(job.reserved // self._size):
             block = job.start // self._size + index
-            self._tell(
-                job, ev.BlockAllocated, Why.RESERVED, block=block, index=index, ref_count=1, state=BlockState.USED
-            )
+            self._tell(job, ev.BlockAllocated, RESERVED, block=block, index=index, ref_count=1, state=BlockState.USED)
 
     def _finish(self, job: Job) -> None:
         self._tell(job, ev.SequenceFinished, Why.MAX_TOKENS, reason="length")
@@ -151,7 +151,7 @@ class ContiguousRun:
             free=free // size,
         )
 
-    def _tell(self, job: Job, kind: type[ev.Event], why: Why, **fields: object) -> None:
+    def _tell(self, job: Job, kind: type[ev.Event], why: str, **fields: object) -> None:
         """Emit an event of one sequence, which follows from its last."""
         cause = self._last_event[job.name]
         seq = self.log.emit(kind, why, cause, sequence=job.name, **fields)

@@ -68,6 +68,7 @@ PAGE_SCRIPTS = (
     "tour.js",
     "ab.js",
     "track.js",
+    "player_bar.js",
     "player.js",
     "scenarios.js",
     "about.js",

@@ -54,6 +54,7 @@ REASONS = {
     "WAITS_FOR_SEQUENCE_SLOT": "max_num_seqs sequences are running.",
     "WAITS_FOR_TOKEN_BUDGET": "The running sequences use all of max_num_batched_tokens.",
     "WAITS_AFTER_PREEMPTION": "Nothing is admitted in a plan in which something was preempted.",
+    "WAITS_FOR_BATCH": "Static batching, for comparison only: the batch before has not ended.",
     "SCHEDULED": "The step goes on as it was planned.",
     "MODEL_OUTPUT": "The model computed it.",
     "END_OF_SEQUENCE": "The model, or a stop token, ended the text.",

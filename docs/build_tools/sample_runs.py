@@ -17,6 +17,7 @@ from pagelens.engine.policies import DefaultPolicy, EvictionView
 from pagelens.engine.request import Sequence
 from pagelens.engine.runner import Launch, ScriptedRunner
 from pagelens.engine.sampler import SequenceResult
+from pagelens.engine.static_scheduler import StaticScheduler
 
 BROKEN_TOKEN = 13
 """A prompt with this token makes the scripted model fail."""
@@ -173,4 +174,9 @@ def every_end_and_wait() -> list[Event]:
         for number, params in enumerate(requests):
             engine.add_request([token + 10 * number for token in prompt], params)
         events += run(engine)
-    return events
+    engine = scripted_engine(8)
+    engine.scheduler = StaticScheduler(engine.config, engine.manager, DefaultPolicy(), engine.log)
+    for tokens in (prompt, prompt[:2]):
+        engine.add_request(tokens, SamplingParams(max_tokens=2))
+        engine.step()
+    return events + run(engine)

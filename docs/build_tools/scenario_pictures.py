@@ -26,12 +26,12 @@ SIZE = {"width": 1360, "height": 1000}
 READY = """() => typeof Pagelens !== "undefined"
     && Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)"""
 SHOW = """() => {
-    Pagelens.scenarios.player.pause();
-    const { tracks } = Pagelens.scenarios.player;
+    const { player } = Pagelens.scenarios;
+    const { tracks } = player;
+    player.pause();
     const telling = tracks.find(track => track.telling !== undefined);
     const step = telling.history.event(telling.telling).step;
-    telling.viewer.goTo(telling.telling);
-    for (const track of tracks) if (track !== telling) track.viewer.goTo(track.endOfStep(step));
+    for (const track of tracks) player.move(track, track === telling ? track.telling : track.endOfStep(step));
 }"""
 
 

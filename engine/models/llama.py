@@ -84,9 +84,10 @@ class LlamaAttention(nn.Module):
         value = projected[:, heads + kv_heads :]
         query_and_key = projected[:, : heads + kv_heads]
         if self.normalised:
-            query, key = query_and_key.split([heads, kv_heads], dim=1)
-            query_and_key = torch.cat((self.q_norm(query), self.k_norm(key)), dim=1)
-        query, key = rotate(query_and_key, *rotation).split([heads, kv_heads], dim=1)
+            normalised = self.q_norm(query_and_key[:, :heads]), self.k_norm(query_and_key[:, heads:])
+            query_and_key = torch.cat(normalised, dim=1)
+        rotated = rotate(query_and_key, *rotation)
+        query, key = rotated[:, :heads], rotated[:, heads:]
         kv_layer = cache.layer(self.layer)
         out = self.attention(query, key, value, kv_layer, metadata, self.sliding_window)
         return self.o_proj(out.flatten(1).to(x.dtype))

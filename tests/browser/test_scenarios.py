@@ -150,6 +150,27 @@ def test_two_variants_stand_at_the_same_step(visitor: Visitor) -> None:
     expect(page.locator(".tracks h3").nth(1)).to_contain_text("Static")
 
 
+def test_a_stop_of_one_variant_holds_the_other_at_the_same_step(visitor: Visitor) -> None:
+    page = choose(visitor, "preemption_storm")
+    expect(question(page)).to_contain_text("Who gives way?")
+    assert map_of(page, 0)["step"] == map_of(page, 1)["step"] == 7
+    question(page).get_by_role("button", name="A, which came first").click()
+    expect(card(page)).to_contain_text("No, not “A, which came first”: it is “H, which came last”.")
+    assert map_of(page, 0)["totals"]["RequestPreempted"] == 1
+    assert "RequestPreempted" not in map_of(page, 1)["totals"]
+
+
+def test_recomputing_shows_what_it_costs(visitor: Visitor) -> None:
+    page = choose(visitor, "preemption_storm")
+    page.wait_for_function("Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)")
+    for viewer in page.locator(".scenarios .viewer").all():
+        viewer.get_by_role("button", name="follow the newest event").click()
+    generated = page.locator("[data-number=generated] b").all_inner_texts()
+    computed = [int(text) for text in page.locator("[data-number=computed] b").all_inner_texts()]
+    assert generated[0] == generated[1] == "140"
+    assert computed[0] > computed[1]
+
+
 def test_contiguous_memory_shows_reserved_and_empty_slots(visitor: Visitor) -> None:
     page = choose(visitor, "contiguous_or_paged")
     expect(question(page)).to_contain_text("How many blocks' worth")

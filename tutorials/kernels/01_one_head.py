@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Step 1: one query, one head. A program walks one block table, block by block.
 
 The grid, for 3 sequences and 4 query heads, of which two share a KV head:
@@ -82,7 +81,7 @@ def one_head_kernel(
 def attend(call: AttentionCall) -> Tensor:
     """Attention of a batch that has one query token in each sequence; `block_size` is a power of two."""
     check(call, one_query_each=True)
-    num_blocks, _, num_kv_heads, block_size, head_dim = call.kv_layer.shape
+    num_kv_heads, block_size, head_dim = call.kv_layer.shape[2:]
     if block_size & (block_size - 1):
         raise ValueError(
             f"block_size is {block_size}; here a tile is a block, so a power of two: climb to the next step"

@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Step 2: the heads of a group as rows of one matrix product. Each key is loaded once.
 
 The grid, for 3 sequences and 4 query heads, of which two share a KV head:
@@ -90,7 +89,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Attention of a batch that has one query token in each sequence; of `call.config` the rows and the tile count."""
     check(call, one_query_each=True)
     config = call.config or small_tiles(call.group)
-    num_blocks, _, num_kv_heads, block_size, head_dim = call.kv_layer.shape
+    num_kv_heads, block_size, head_dim = call.kv_layer.shape[2:]
     out = torch.empty_like(call.query)
     with launching(grouped_heads_kernel, out.device):
         grouped_heads_kernel[(len(call.seq_lens), num_kv_heads)](

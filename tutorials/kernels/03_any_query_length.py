@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Step 3: any number of query tokens in a sequence. Prefill, a chunk of it and decode in one launch.
 
 The batch is flat: the query tokens of all sequences lie one after the other, and those of a sequence are the last
@@ -114,7 +113,7 @@ def attend(call: AttentionCall) -> Tensor:
     """Attention of a batch with any number of query tokens in each sequence."""
     check(call)
     config = call.config or small_tiles(call.group)
-    num_blocks, _, num_kv_heads, block_size, head_dim = call.kv_layer.shape
+    num_kv_heads, block_size, head_dim = call.kv_layer.shape[2:]
     out = torch.empty_like(call.query)
     with launching(any_query_length_kernel, out.device):
         any_query_length_kernel[config.grid(len(out), len(call.seq_lens), num_kv_heads)[:2]](

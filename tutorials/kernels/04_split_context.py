@@ -1,4 +1,3 @@
-# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Step 4: a long context is split among several programs, and a second launch merges what they found.
 
 The grid has a third direction. For a decode of one sequence with 40 keys in tiles of 8, and 4 splits:
@@ -18,8 +17,8 @@ maximum is scaled down first. ``merge_splits`` does it for all splits of a row; 
 
 What it fixes: one sequence with a long context keeps a whole GPU busy.
 
-What it costs: states are float32, are stored and loaded again, and the queries are loaded once for each split. Over 32,000
-keys that is nothing; over 100 it is not worth a second launch. Somebody has to choose, and that is the last step.
+What it costs: states are float32, are stored and loaded again, and the queries are loaded once for each split. Over
+32,000 keys that is nothing; over 100 it is not worth a second launch. Somebody has to choose: that is the last step.
 """
 
 import torch
@@ -120,7 +119,7 @@ def attend(call: AttentionCall) -> Tensor:
     check(call)
     config = call.config or small_tiles(call.group, num_splits=4)
     num_tokens, num_heads, head_dim = call.query.shape
-    num_blocks, _, num_kv_heads, block_size, _ = call.kv_layer.shape
+    num_kv_heads, block_size = call.kv_layer.shape[2:4]
     states = (num_tokens, num_heads, config.num_splits)
     acc = call.query.new_empty((*states, head_dim), dtype=torch.float32)
     split_max, split_sum = call.query.new_empty((2, *states), dtype=torch.float32)

@@ -7,7 +7,8 @@ const COMPARED = {
   "running": ({ viewer }) => countStatuses(viewer.map).running,
   "waiting": ({ viewer }) => countStatuses(viewer.map).waiting + countStatuses(viewer.map).preempted,
   "finished": ({ viewer }) => viewer.map.totals.SequenceFinished ?? 0,
-  "tokens": track => track.tokensAt(track.at).toLocaleString("en"),
+  "computed": track => track.computedAt(track.at).toLocaleString("en"),
+  "generated": track => track.generatedAt(track.at).toLocaleString("en"),
   "step": ({ viewer }) => viewer.map.step,
 };
 

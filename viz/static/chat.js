@@ -24,7 +24,11 @@ class ChatTurn {
   /** Take in what the map says of the answer by now. */
   follow(map, header) {
     const view = map.sequences[this.sequence];
-    if (!view || this.over) return;
+    if (this.over) return;
+    if (!view) {
+      if (this.cached !== null || this.tokens.length > 0) this.end("its end was not seen: it is long past");
+      return;
+    }
     this.answer = view.texts.slice(view.num_prompt_tokens).join("");
     this.tokens = view.token_ids;
     if (this.cached === null && view.status !== "waiting") this.cached = view.num_cached_tokens;
@@ -163,17 +167,22 @@ class Chat {
   }
 
   onEvents() {
+    this.follow(); // now: a hidden tab paints nothing, and the map soon forgets what has finished
     this.frame ||= requestAnimationFrame(() => {
       this.frame = 0;
       this.paint();
     });
   }
 
-  paint() {
+  follow() {
     const history = Pagelens.source?.history;
+    if (history && this.answering) this.last.follow(history.map, history.header);
+  }
+
+  paint() {
     const { log } = this;
     const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 40;
-    if (history && this.answering) this.last.follow(history.map, history.header);
+    this.follow();
     this.send.disabled = this.answering;
     this.stop.disabled = !this.answering || !this.last.request;
     this.fresh.disabled = this.turns.length === 0;

@@ -1,17 +1,16 @@
 // The chips of a block table: entry by entry the physical block, in its holders' colours as far as it is filled.
 
-const CHIPS_SHOWN = 64;
-
-/** How the shown entries of a table look, and how full the last is; a string is written as it is. */
-function chipLooks(map, view, holders, theme) {
+/** How the shown entries of a table look, at most `most`, and how full the last is; a string is written as it is. */
+function chipLooks(map, view, most, holders, theme) {
   const { length } = view.table;
   const indices = Array.from({ length }, (_, index) => index);
-  const looks = shown => shown.map(index => chipLook(map, view, index, holders, theme));
+  const inherited = sharedPrefix(map, view);
+  const looks = shown => shown.map(index => chipLook(map, view, index, index < inherited, holders, theme));
   const fill = lastFill(map, view);
-  if (length <= CHIPS_SHOWN) return [...looks(indices), ...fill];
-  const head = CHIPS_SHOWN / 4;
-  const gap = `… ${length - CHIPS_SHOWN} more …`;
-  return [...looks(indices.slice(0, head)), gap, ...looks(indices.slice(length - CHIPS_SHOWN + head)), ...fill];
+  if (length <= most) return [...looks(indices), ...fill];
+  const head = Math.floor(most / 4);
+  const gap = `… ${length - most} more …`;
+  return [...looks(indices.slice(0, head)), gap, ...looks(indices.slice(length - most + head)), ...fill];
 }
 
 /** "11/16": the filled slots of the last block, unless they are all. */
@@ -20,22 +19,16 @@ function lastFill(map, view) {
   return view.table.length > 0 && filled < map.block_size ? [`${filled}/${map.block_size}`] : [];
 }
 
-function chipLook(map, view, index, holders, theme) {
+/** What there is to see of an entry; two looks with the same `key` look the same. */
+function chipLook(map, view, index, inherited, holders, theme) {
   const block = view.table[index];
-  if (block < 0) return hostLook(-1 - block, index);
+  if (block < 0) return { host: -1 - block, index, key: `h${-1 - block} ${index}` };
   const described = describeBlock(map, block, holders);
   const filled = filledSlots(map, view, index);
-  const percent = (100 * filled) / map.block_size;
   const colours = holderInks(described, theme).map(ink => ink.colour);
-  const width = percent / colours.length;
-  const stripes = colours.map((colour, i) => `${colour} ${width * i}% ${width * (i + 1)}%`);
-  return {
-    block, shared: described.refs > 1, inherited: index < sharedPrefix(map, view),
-    background: `linear-gradient(90deg, ${stripes.join(", ")}, transparent ${percent}%), `
-      + `color-mix(in srgb, ${colours.length === 1 ? colours[0] : theme.muted} 35%, white)`,
-    title: `logical ${index} → block ${block}, ${filled} of ${map.block_size} slots filled`
-      + (described.refs > 1 ? `, ${described.refs} references` : ""),
-  };
+  const { refs } = described;
+  const key = [block, index, filled, refs, inherited, colours, theme.muted].join();
+  return { block, index, filled, size: map.block_size, refs, inherited, colours, other: theme.muted, key };
 }
 
 /** How many entries a fork has still in common with the table that it branched from. */
@@ -45,17 +38,33 @@ function sharedPrefix(map, view) {
   return differs < 0 ? view.table.length : differs;
 }
 
-/** A swapped-out entry: a block of the host pool, which no cell of the map shows. */
-function hostLook(hostBlock, index) {
-  return { host: `h${hostBlock}`, title: `logical ${index} → block ${hostBlock} of the host pool: swapped out` };
+/** Put chips into a box; `keys`, of those that are there, says which may stay. */
+function putChips(box, looks, keys) {
+  looks.forEach((look, i) => {
+    const key = look.key ?? look;
+    if (keys[i] === key) return;
+    keys[i] = key;
+    if (i < box.children.length) box.children[i].replaceWith(makeChip(look));
+    else box.append(makeChip(look));
+  });
+  while (box.children.length > looks.length) box.lastChild.remove();
+  keys.length = looks.length;
 }
 
 function makeChip(look) {
   if (typeof look === "string") return make("span", "gap", {}, look);
-  if (look.host) return make("span", "chip host", { title: look.title }, look.host);
-  const { block, shared, inherited, background, title } = look;
-  const classes = ["chip", shared ? "shared" : "", inherited ? "inherited" : ""].filter(Boolean).join(" ");
+  const { block, host, index, filled, size, refs, inherited, colours, other } = look;
+  if (host !== undefined) {
+    return make("span", "chip host", { title: `logical ${index} → block ${host} of the host pool: swapped out` }, `h${host}`);
+  }
+  const classes = ["chip", refs > 1 ? "shared" : "", inherited ? "inherited" : ""].filter(Boolean).join(" ");
+  const title = `logical ${index} → block ${block}, ${filled} of ${size} slots filled`
+    + (refs > 1 ? `, ${refs} references` : "");
   const chip = make("button", classes, { type: "button", "data-block": block, title }, String(block));
-  chip.style.background = background;
+  const percent = (100 * filled) / size;
+  const width = percent / colours.length;
+  const stripes = colours.map((colour, i) => `${colour} ${width * i}% ${width * (i + 1)}%`);
+  chip.style.background = `linear-gradient(90deg, ${stripes.join(", ")}, transparent ${percent}%), `
+    + `color-mix(in srgb, ${colours.length === 1 ? colours[0] : other} 35%, white)`;
   return chip;
 }

@@ -48,7 +48,7 @@ class AccessStrip {
     this.root = make("div", "pagelens access", {}, this.trouble, this.role, this.signIn, this.signOut, this.dialog);
     this.signIn.addEventListener("click", () => this.dialog.showModal());
     this.signOut.addEventListener("click", async () => {
-      await postToOwn("logout", {});
+      await postToOwn("logout", {}).catch(error => setText(this.trouble, error.message));
       this.learn();
     });
     document.body.append(this.root);

@@ -65,8 +65,9 @@ class LiveSource {
   async loadOlder() {
     const { history } = this;
     if (history.oldest === 0) return false;
-    const response = await fetch(new URL(`pagelens/history?run=${history.header.run}&before=${history.oldest}`, document.baseURI));
-    if (!response.ok) return false; // the server holds it no longer
+    const url = new URL(`pagelens/history?run=${history.header.run}&before=${history.oldest}`, document.baseURI);
+    const response = await fetch(url).catch(() => null);
+    if (!response?.ok) return false; // the server holds it no longer, or is gone
     history.prepend(await response.json());
     return true;
   }

@@ -15,6 +15,7 @@ class MapMotion {
 
   /** Remember what a new event wants to be seen doing. */
   note(event, now) {
+    if (document.hidden) return; // where nothing is painted, nothing would ever be forgotten
     const { kind, sequence, step } = event;
     const flash = look => this.flash(event.block, { kind: look, sequence, start: now });
     const move = (from, to) => this.moves.push({ kind, from, to, sequence, step, start: now });

@@ -48,6 +48,7 @@ class MemoryMap {
 
 /** What an event says of its block; some kinds leave the references or the state as they are. */
 function touchBlock(map, e) {
+  if (!(e.block in map.state)) throw new Error(`there is no block ${e.block}`);
   map.ref_count[e.block] = e.ref_count ?? map.ref_count[e.block];
   map.state[e.block] = e.state ?? map.state[e.block];
   map.last_touched[e.block] = e.seq;
@@ -135,6 +136,7 @@ const REDUCERS = {
   },
   StepLaunched(map) { map.pending_copies = []; },
   TokensWritten(map, e) {
+    map.scheduled = {}; // all of them are computed now
     e.sequences.forEach((name, i) => { map.sequences[name].num_computed_tokens = e.starts[i] + e.counts[i]; });
   },
   TokensGenerated(map, e) {
@@ -150,8 +152,7 @@ const REDUCERS = {
     map.finished.push(e.sequence);
     if (map.finished.length > KEEP_FINISHED) delete map.sequences[map.finished.shift()];
   },
-  StepCommitted: endStep,
-  StepFailed: endStep,
+  StepCommitted: endStep, StepFailed: endStep,
   EngineHalted(map, e) { map.halted_after = e.after; },
   EngineContinued(map) { map.halted_after = ""; },
   RequestRejected() {}, RequestAborted() {}, PrefixLookup() {}, KernelTraced() {}, BlocksSwappedIn() {}, // no-ops

@@ -37,11 +37,12 @@ class LiveView {
     this.controls = new Controls(this.root, this.parts, this);
     this.viewer = new Viewer(this.parts.viewer, {
       send: command => this.controls.send(command),
-      loadOlder: () => Pagelens.source.loadOlder(),
+      loadOlder: async () => !this.replay.showing && Pagelens.source.loadOlder(),
     });
     this.viewer.painted = () => this.controls.paint(Pagelens.source);
     this.replay = new Replay(this.root, this.parts, this);
     this.run = null;
+    addEventListener("hashchange", () => { if (this.source?.history) this.onRun(this.source.history); });
     document.addEventListener("pagelens:show", event => this.viewer.selection.pinSequence(event.detail.sequence));
   }
 
@@ -96,6 +97,6 @@ function momentInAddress(run) {
   const named = new URLSearchParams(location.hash.slice(1));
   if (!named.has("seq") || (named.has("run") && named.get("run") !== run)) return null;
   history.replaceState(null, "", location.pathname + location.search);
-  const block = named.has("block") ? Number(named.get("block")) : undefined;
-  return { seq: Number(named.get("seq")), block };
+  const wholeNumber = name => (/^\d+$/.test(named.get(name)) ? Number(named.get(name)) : undefined);
+  return { seq: wholeNumber("seq"), block: wholeNumber("block") };
 }

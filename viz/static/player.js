@@ -4,14 +4,6 @@
 //     one track     event by event, or step by step
 //     two tracks    step by step or by time, so that both stand at the same moment; a stop of either holds both
 
-const PACES = {
-  "2 events/s": { unit: "events", every: 500 }, "10 events/s": { unit: "events", every: 100 },
-  "30 events/s": { unit: "events", every: 33 }, "1 step/s": { unit: "steps", every: 1000 },
-  "4 steps/s": { unit: "steps", every: 250 }, "16 steps/s": { unit: "steps", every: 62 },
-  "as it took": { unit: "time", every: 50, speed: 1 }, "4 times slower": { unit: "time", every: 50, speed: 0.25 },
-};
-const FIRST_PACE = { events: "10 events/s", steps: "4 steps/s", time: "as it took" };
-
 class Player {
   constructor(box, scenario, tracks) {
     this.scenario = scenario;
@@ -19,33 +11,12 @@ class Player {
     this.card = null;
     this.playing = true; // from the first event on, as soon as there is one
     this.timer = 0;
-    this.makeControls(box);
+    this.bar = new PlayerBar(box, this);
+    this.story = make("div", "scenario-story", { "aria-live": "polite" });
+    box.append(this.story);
     this.restart();
     for (const track of tracks) track.viewer.painted = () => this.onPainted(track);
     this.play();
-  }
-
-  makeControls(box) {
-    const units = this.tracks.length > 1 ? (this.scenario.clock === "time" ? ["time", "steps"] : ["steps"]) : ["events", "steps"];
-    const first = this.tracks.length > 1 ? this.scenario.clock : this.scenario.pace;
-    this.toggle = this.button("❚❚ pause", "play or pause (space)", () => (this.playing ? this.pause() : this.play()));
-    this.toggle.classList.add("primary");
-    this.pace = make("select", "", { "aria-label": "pace" }, ...Object.keys(PACES).filter(words =>
-      units.includes(PACES[words].unit)).map(words => make("option", "", { value: words }, words)));
-    this.pace.value = FIRST_PACE[first];
-    this.pace.addEventListener("change", () => { this.clock = this.clockAt(this.tracks[0]); });
-    this.next = this.button("next question", "to the next question that is open", () => this.nextQuestion());
-    this.state = make("span", "state", { role: "status" });
-    this.story = make("div", "scenario-story", { "aria-live": "polite" });
-    box.append(make("div", "player", { role: "group", "aria-label": "player" }, this.toggle, this.pace, this.next,
-      this.button("restart", "from the beginning, all questions open again", () => { this.restart(); this.play(); }), this.state),
-    this.story);
-  }
-
-  button(words, title, act) {
-    const element = make("button", "", { type: "button", title }, words);
-    element.addEventListener("click", act);
-    return element;
   }
 
   close() {
@@ -80,12 +51,13 @@ class Player {
 
   schedule() {
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.tick(), PACES[this.pace.value].every);
+    this.timer = setTimeout(() => this.tick(), this.bar.pace.every);
   }
 
   tick() {
     if (!this.playing) return;
-    if (this.tracks.some(track => !track.viewer.root.isConnected)) return this.pause(); // the tab was taken off the page
+    const isGone = this.tracks.some(track => !track.viewer.root.isConnected); // Gradio has taken the tab off the page
+    if (isGone) return this.pause();
     if (this.tracks.every(track => track.history)) this.advance();
     if (this.tracks.every(track => track.ended)) this.finish();
     else if (this.playing) this.schedule();
@@ -93,14 +65,14 @@ class Player {
 
   /** One event, one step, or a stretch of time on; less where there is a stop. */
   advance() {
-    const { unit, every, speed } = PACES[this.pace.value];
+    const { unit, every, speed } = this.bar.pace;
     if (unit === "events") {
       const [track] = this.tracks;
       this.carry([Math.min(track.at + 1, track.history.newest)]);
       return;
     }
-    const [clock, targets] = unit === "steps" ? [this.clock + 1, this.tracks.map(track => track.endOfStep(this.clock))]
-      : [this.clock + every * speed * 1e6, this.tracks.map(track => track.endOfTime(this.clock + every * speed * 1e6))];
+    const clock = this.clock + (unit === "steps" ? 1 : every * speed * 1e6);
+    const targets = this.tracks.map(track => (unit === "steps" ? track.endOfStep(this.clock) : track.endOfTime(clock)));
     if (targets.includes(null)) return; // the run has not come so far
     if (this.carry(targets)) this.clock = clock;
   }
@@ -110,12 +82,20 @@ class Player {
     for (const [i, track] of this.tracks.entries()) {
       const stop = track.nextStop(targets[i], each => this.isOpen(each));
       if (stop) {
+        if (stop.at === targets[i]) this.moveFree(targets); // the stretch is over here, and so it is for the others
         this.stopAt(track, stop);
         return false;
       }
     }
-    this.tracks.forEach((track, i) => this.move(track, Math.max(track.at, targets[i])));
+    this.moveFree(targets);
     return true;
+  }
+
+  /** Move those that have no stop before their target. */
+  moveFree(targets) {
+    this.tracks.forEach((track, i) => {
+      if (!track.nextStop(targets[i], each => this.isOpen(each))) this.move(track, Math.max(track.at, targets[i]));
+    });
   }
 
   move(track, seq) {
@@ -132,16 +112,22 @@ class Player {
       this.pause();
       this.clock = this.clockAt(track);
       const { step } = track.viewer.map;
-      for (const other of this.tracks) if (other !== track) this.move(other, other.endOfStep(step) ?? other.history.newest);
+      const others = this.tracks.filter(other => other !== track);
+      for (const other of others) this.move(other, other.endOfStep(step) ?? other.history.newest);
     }
     if (this.tracks.length > 1 && track.history) paintNumbers(track);
     this.card?.paint?.();
     this.paint();
   }
 
+  /** The unit has changed. */
+  resetClock() {
+    this.clock = this.clockAt(this.tracks[0]);
+  }
+
   /** What the clock shows where a track stands. */
   clockAt(track) {
-    const { unit } = PACES[this.pace.value];
+    const { unit } = this.bar.pace;
     return unit === "time" ? track.viewer.event(track.at)?.t ?? 0 : track.viewer.map?.step ?? 0;
   }
 
@@ -175,11 +161,16 @@ class Player {
     card.focus();
   }
 
+  /** The next open question of each track that has one: [{track, stop}]. */
+  openQuestions() {
+    const isOpen = stop => stop.kind === "question" && this.isOpen(stop);
+    return this.tracks.map(track => ({ track, stop: track.nextStop(Infinity, isOpen) })).filter(({ stop }) => stop);
+  }
+
   /** To the next open question, past whatever lies before it. */
   nextQuestion() {
     this.dismiss();
-    const found = this.tracks.map(track => ({ track, stop: track.nextStop(Infinity, stop =>
-      stop.kind === "question" && this.isOpen(stop)) })).filter(({ stop }) => stop);
+    const found = this.openQuestions();
     if (found.length === 0) return;
     const { track, stop } = found.reduce((best, one) => (this.stepOf(one) < this.stepOf(best) ? one : best));
     const step = this.stepOf({ track, stop });
@@ -215,21 +206,6 @@ class Player {
   }
 
   paint() {
-    const isOver = this.tracks.every(track => track.ended);
-    setText(this.toggle, this.playing ? "❚❚ pause" : isOver ? "▶ again" : "▶ play");
-    this.toggle.disabled = this.card !== null;
-    this.next.disabled = !this.tracks.some(track => track.nextStop(Infinity, stop => stop.kind === "question" && this.isOpen(stop)));
-    setText(this.state, this.stateWords());
-  }
-
-  stateWords() {
-    const failed = this.tracks.find(track => track.error);
-    if (failed) return `the run failed: ${failed.error}`;
-    if (this.tracks.some(track => track.waiting)) return "another run is made first, yours is next…";
-    if (this.tracks.some(track => !track.history)) return "an engine is started…";
-    const growing = this.tracks.filter(track => track.history.growing);
-    if (growing.length > 0) return `the run is being made: step ${Math.min(...growing.map(track => track.history.map.step))}…`;
-    const total = this.scenario.questions.length;
-    return total ? `${this.answers.size} of ${count(total, "question")} done` : "";
+    this.bar.paint();
   }
 }

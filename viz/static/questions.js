@@ -75,7 +75,7 @@ class QuestionCard {
     const next = this.button("go on", this.goOn, "primary");
     this.verdict.className = `graded ${isRight ? "right" : "wrong"}`;
     this.verdict.replaceChildren(
-      make("p", "", {}, make("b", "", {}, say + (answers.map(answer => this.words(answer)).join(" or ") || "nobody")), ". ",
+      make("p", "", {}, make("b", "", {}, say + answers.map(answer => this.words(answer)).join(" or ")), ". ",
         this.question.why), make("p", "acts", {}, next));
     this.form.hidden = this.hint.hidden = true;
     next.focus({ preventScroll: true });
@@ -83,6 +83,6 @@ class QuestionCard {
 
   words(answer) {
     if (this.question.ask === "block") return `block ${answer}`;
-    return this.question.choices[answer]?.toLowerCase() ?? String(answer);
+    return answer in this.question.choices ? `“${this.question.choices[answer]}”` : String(answer);
   }
 }

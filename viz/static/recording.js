@@ -2,6 +2,8 @@
 // embedded in a page. It grows while it is read, so that a viewer can look at its beginning already.
 
 const CHUNK_CHARACTERS = 1 << 20; // some 5,000 events
+const MOST_BLOCKS = 1 << 20;
+const MOST_TOKENS_IN_BLOCK = 4096;
 const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pictures to keep
 
 /**
@@ -13,8 +15,12 @@ async function readRecording(stream, told, { eager = false } = {}) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   let history = null;
+  let unreadable = null; // why the bytes end before the file does
   for (let done = false; !done;) {
-    const part = await reader.read();
+    const part = await reader.read().catch(error => {
+      unreadable = error;
+      return { done: true };
+    });
     done = part.done;
     rest += part.value ?? "";
     if (!history) {
@@ -34,6 +40,7 @@ async function readRecording(stream, told, { eager = false } = {}) {
   }
   history.growing = false;
   told(history);
+  if (unreadable) throw new Error(`the file cannot be read on after event ${history.newest}: ${unreadable.message}`);
   if (rest.trim()) throw new Error(`the recording is cut off after event ${history.newest}; what came before is shown`);
   return history;
 }
@@ -52,14 +59,24 @@ function takeLines(history, text, eager) {
 function beginRecording(line) {
   let header;
   try {
-    header = JSON.parse(line);
+    header = { model: {}, kernel: {}, config: {}, ...JSON.parse(line) };
   } catch {
     header = {};
   }
-  if (!(header.num_blocks > 0 && header.block_size > 0 && header.kinds)) {
+  const { num_blocks, block_size, base } = header;
+  const parts = [header.kinds, header.model, header.kernel, header.config];
+  if (!num_blocks || !block_size || parts.some(part => typeof part !== "object" || part === null)) {
     throw new Error("this file does not begin with the header of a .kvtrace: is it a recording of Pagelens?");
   }
-  return new History(header, header.base ?? { ...MemoryMap.empty(header.num_blocks, header.block_size) });
+  const within = (number, most) => Number.isInteger(number) && number >= 1 && number <= most;
+  if (!within(num_blocks, MOST_BLOCKS) || !within(block_size, MOST_TOKENS_IN_BLOCK)) {
+    throw new Error(`the header claims ${num_blocks} blocks of ${block_size} tokens; this page shows at most `
+      + `${MOST_BLOCKS.toLocaleString("en")} blocks of ${MOST_TOKENS_IN_BLOCK}: if there were fewer, the file is damaged`);
+  }
+  if (base && !Object.keys(MemoryMap.empty(1, 1)).every(name => name in Object(base))) {
+    throw new Error("the picture in the header, before the first event, is not whole: the recording is damaged");
+  }
+  return new History(header, base ?? { ...MemoryMap.empty(num_blocks, block_size) });
 }
 
 /** The bytes of a file or an answer, unpacked if they are gzip. */

@@ -27,10 +27,14 @@ class Replay {
 
   /** Show the recording in `file`, and say what is wrong with it if something is. */
   async load(file) {
+    const stop = new AbortController();
+    this.reading?.abort();
+    this.reading = stop;
     this.showing = true;
     let opened = null;
     try {
       await readRecording(await unpacked(file), history => {
+        stop.signal.throwIfAborted(); // another was opened, or its viewer has left it
         if (!opened) this.open(opened = history);
         else if (this.view.viewer.following) this.view.viewer.goLive();
         const unknown = Object.keys(history.map.unknown_kinds);
@@ -38,6 +42,7 @@ class Replay {
           + (unknown.length ? `; this page knows no ${unknown.join(", ")} and passed over them` : ""));
       });
     } catch (error) {
+      if (stop.signal.aborted) return;
       if (!opened) this.leave();
       this.say(`${file.name}: ${error.message}`);
     }
@@ -60,6 +65,7 @@ class Replay {
   }
 
   leave() {
+    this.reading?.abort();
     this.showing = false;
     this.view.backToEngine();
   }

@@ -15,7 +15,8 @@ class Scenarios {
   async load() {
     const response = await fetch(new URL("pagelens/scenarios", document.baseURI)).catch(() => null);
     if (!response?.ok) {
-      this.list.replaceChildren(make("p", "hint", {}, "The scenarios could not be fetched: is the server still there?"));
+      const words = "The scenarios could not be fetched: is the server still there? Load the page again once it is.";
+      this.list.replaceChildren(make("p", "hint", {}, words));
       return;
     }
     const { scenarios, problems } = await response.json();
@@ -94,10 +95,11 @@ class Scenarios {
 
   /** Space plays and pauses, wherever in the tab it is not typed or pressed on a button. */
   onKey(event) {
-    if (event.key !== " " || event.defaultPrevented || event.target.closest("input, select, button, a, [role=button]")) return;
+    const presses = event.target.closest("input, select, button, a, [role=button]");
+    if (event.key !== " " || event.defaultPrevented || presses) return;
     if (!this.player || this.player.card) return;
     event.preventDefault();
-    this.player.toggle.click();
+    this.player.bar.toggle.click();
   }
 }
 

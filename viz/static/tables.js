@@ -7,6 +7,7 @@
 const FINISHED_SHOWN = 3;
 const WAITING_SHOWN = 12;
 const LINES_SHOWN = 2;
+const CHIPS_SHOWN = 1200; // in all rows together; a row has 12 to 64
 const NAME_WIDTH = 16; // em, of the column beside the text and the padding
 const LETTER_WIDTH = 0.55; // em, about
 
@@ -33,6 +34,7 @@ class Tables {
     this.letters = Math.max(40, Math.floor((LINES_SHOWN * width) / LETTER_WIDTH));
     this.box.style.setProperty("--digits", String(Math.max(2, String(map.num_blocks - 1).length)));
     const { shown, few, hidden, rest } = this.choose(map);
+    this.mostChips = Math.max(12, Math.min(64, Math.floor(CHIPS_SHOWN / shown.length)));
     const wanted = shown.map(view => this.row(view));
     if (hidden > 0) {
       setText(this.queue, `and ${hidden} more waiting`);
@@ -97,7 +99,7 @@ class Tables {
     const head = make("div", "head", {}, parts.swatch, parts.name, parts.tokens, parts.status, parts.abort);
     const element = make("article", "sequence", { "data-sequence": name }, head,
       make("div", "body", {}, parts.chips, text.box, parts.why));
-    const row = { element, parts, text, chips: "" };
+    const row = { element, parts, text, chips: [] };
     const { selection } = this;
     element.addEventListener("pointerenter", () => selection.hoverSequence(name));
     element.addEventListener("pointerleave", () => selection.hoverSequence(null));
@@ -116,15 +118,11 @@ class Tables {
   }
 
   paintChips(row, view, map, holders, theme) {
-    const looks = chipLooks(map, view, holders, theme);
-    const signature = JSON.stringify(looks);
-    if (signature !== row.chips) {
-      row.chips = signature;
-      row.parts.chips.replaceChildren(...looks.map(makeChip));
-    }
-    for (const chip of row.parts.chips.children) {
-      chip.classList.toggle("selected", Number(chip.dataset.block) === this.selection.block);
-    }
+    putChips(row.parts.chips, chipLooks(map, view, this.mostChips, holders, theme), row.chips);
+    const { block } = this.selection;
+    if (block === null && !row.marked) return;
+    row.marked = block !== null;
+    for (const chip of row.parts.chips.children) chip.classList.toggle("selected", Number(chip.dataset.block) === block);
   }
 }
 

@@ -15,7 +15,7 @@ class Track {
     this.error = "";
     this.waiting = false; // for another run on the server
     this.aborter = new AbortController();
-    this.generated = [0]; // tokens after each TokensGenerated, for `tokensAt`
+    this.generated = [0]; // tokens after each TokensGenerated, for `generatedAt`
     const viewer = make("div", "viewer");
     this.numbers = make("p", "compared");
     this.recording = make("a", "", { href: this.url("/recording"), download: "" }, "recording");
@@ -34,7 +34,8 @@ class Track {
     try {
       const response = await fetch(this.url(""), { signal: this.aborter.signal });
       if (!response.ok) throw new Error((await response.json()).error ?? `the server answered ${response.status}`);
-      await readRecording(withoutNotes(response.body, note => this.take(note)), history => this.grow(history), { eager: true });
+      const lines = withoutNotes(response.body, note => this.take(note));
+      await readRecording(lines, history => this.grow(history), { eager: true });
     } catch (error) {
       if (!this.aborter.signal.aborted) this.error ||= error.message;
     }
@@ -49,10 +50,14 @@ class Track {
   take(note) {
     if (note.note === "waiting") this.waiting = true;
     else if (note.note === "failed") this.error = note.message;
-    else if ("question" in note) this.stops.push({ ...note, kind: "question", number: note.question, at: note.seq - 1 });
-    else if ("tour" in note) this.stops.push({ ...note, kind: "tour", number: note.tour, at: note.seq });
+    else if ("question" in note) this.addStop("question", note, note.seq - 1);
+    else if ("tour" in note) this.addStop("tour", note, note.seq);
     else this.telling = note.seq;
     this.changed();
+  }
+
+  addStop(kind, note, at) {
+    this.stops.push({ ...note, kind, number: note[kind], at });
   }
 
   grow(history) {
@@ -96,8 +101,16 @@ class Track {
     return later < 0 ? steps[index].last : steps[index].first + later - 1;
   }
 
+  /** How many tokens were computed, some of them again, in the steps planned up to and with event `seq`. */
+  computedAt(seq) {
+    const { steps } = this.history.steps;
+    const index = this.history.steps.indexOf(seq);
+    const isPlanned = (this.history.previous("StepPlanned", seq + 1) ?? -1) >= (steps[index]?.first ?? 0);
+    return sum(steps.slice(0, index + (isPlanned ? 1 : 0)).map(step => step.tokens));
+  }
+
   /** How many tokens were generated up to and with event `seq`. */
-  tokensAt(seq) {
+  generatedAt(seq) {
     const seqs = this.history.kinds.get("TokensGenerated") ?? [];
     while (this.generated.length <= seqs.length) {
       const event = this.history.event(seqs[this.generated.length - 1]);

@@ -1,0 +1,38 @@
+"""What the commands have in common: where they print, how an error becomes a message, and options of one meaning."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from pagelens.engine import PagelensError
+
+out = Console()
+err = Console(stderr=True)
+
+Model = Annotated[str, typer.Option(help="Folder or hub id of a checkpoint; empty is the embedded model.")]
+Kernel = Annotated[str, typer.Option(help="auto (the fastest that runs here), triton, numba or torch.")]
+BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
+Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
+Seed = Annotated[int, typer.Option(help="From which requests derive their seeds.")]
+
+
+@contextmanager
+def messages() -> Iterator[None]:
+    """Turn deliberate errors into a message and exit code 2, Ctrl-C into exit code 130."""
+    try:
+        yield
+    except PagelensError as error:
+        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        err.print("stopped")
+        raise typer.Exit(130) from None
