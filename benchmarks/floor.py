@@ -22,6 +22,10 @@ class Rates:
     bytes: float
     flops: float
 
+    def best(self, other: "Rates") -> "Rates":
+        """The higher of each."""
+        return Rates(max(self.bytes, other.bytes), max(self.flops, other.flops))
+
 
 def measure(shape: dict[str, Any], dtype: torch.dtype) -> Rates:
     """The best of several ways to read as many bytes as the weights have, and to multiply as the model does."""

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from contender import Contender, ContenderGone, Run
-from floor import Rates, floor_seconds, measure
+from floor import floor_seconds, measure
 from machine import print_machine
 from transformers import LlamaConfig, LlamaForCausalLM
 from where_time_goes import print_profile
@@ -72,6 +72,7 @@ def commands(vllm_python: str | None) -> dict[str, tuple[list[str], dict[str, st
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # its second process would wait busily while others run
         "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
     }
     return here | {"vllm": ([vllm_python, str(HERE / "peer_vllm.py")], settings)}
 
@@ -124,12 +125,15 @@ def print_results(workload: Workload, runs: dict[str, list[Run]], floor: float) 
         print(f"  {NAMES[name]:36}{rates[name]:9.1f}{min(spread):9.1f}{max(spread):9.1f}", end="")
         print(f"{ratios[0]:>9}{ratios[1]:>12}{reached:>10.0%}")
     print(f"  {'floor':36}{num_tokens / floor:9.1f}")
-    if "ours" in runs:
-        for name in set(runs) - {"ours"}:
-            pairs = list(zip(runs["ours"][-1].tokens, runs[name][-1].tokens, strict=True))
-            alike = sum(mine[0] == theirs[0] for mine, theirs in pairs)
-            print(f"  first token as ours: {NAMES[name]} in {alike} of {len(pairs)} prompts")
     sys.stdout.flush()
+
+
+def print_agreement(runs: dict[str, list[Run]]) -> None:
+    """That it is the same model: whose first tokens are ours? In bfloat16 that says little, so it is not asked."""
+    for name in [name for name in runs if name != "ours" and "ours" in runs]:
+        pairs = list(zip(runs["ours"][-1].tokens, runs[name][-1].tokens, strict=True))
+        alike = sum(mine[0] == theirs[0] for mine, theirs in pairs)
+        print(f"  first token as ours: {NAMES[name]} in {alike} of {len(pairs)} prompts")
 
 
 def run_dtype(dtype: str, shape: dict[str, Any], args: argparse.Namespace, home: Path) -> None:
@@ -141,17 +145,21 @@ def run_dtype(dtype: str, shape: dict[str, Any], args: argparse.Namespace, home:
             print(f"\n({letter}) {WORKLOADS[letter].title}, {dtype}")
             print_profile(folder, dtype, WORKLOADS[letter], shape["vocab_size"])
         return
-    rates: Rates = measure(shape, torch_dtype)
-    print(f"\n{dtype}: memory {rates.bytes / 1e9:.1f} GB/s, products {rates.flops / 1e9:.0f} GFLOP/s (measured now)")
+    rates = measure(shape, torch_dtype)
+    print()
     with ExitStack() as stack:
         ready = start(stack, args.contenders, folder, dtype, args.vllm_python)
         for letter in args.only:
             workload = WORKLOADS[letter]
             print(f"\n({letter}) {workload.title}, {dtype}, {args.repeat} rounds", flush=True)
             runs = take_turns(ready, workload, shape["vocab_size"], args.repeat)
+            rates = rates.best(measure(shape, torch_dtype))  # again: a busy moment must not lower the floor
+            print(f"  memory {rates.bytes / 1e9:.1f} GB/s, products {rates.flops / 1e9:.0f} GFLOP/s (measured now)")
             lengths = [len(prompt) for prompt in workload.prompts(shape["vocab_size"], 0)]
             floor = floor_seconds(shape, torch_dtype, lengths, workload.shared, workload.num_new, rates)
             print_results(workload, runs, floor)
+            if torch_dtype is torch.float32:
+                print_agreement(runs)
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:

@@ -34,6 +34,14 @@ def line_chart(title: str, x_label: str, y_label: str, lines: Mapping[str, Seque
     return _svg(HEIGHT, parts)
 
 
+def one_below_the_other(charts: Sequence[str]) -> str:
+    """Line charts as one picture."""
+    placed = []
+    for number, chart in enumerate(charts):
+        placed.append(chart.replace("<svg ", f'<svg y="{number * HEIGHT}" height="{HEIGHT}" '))
+    return _svg(HEIGHT * len(charts), placed)
+
+
 def stacked_bars(title: str, parts_of: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
     """One horizontal bar of shares (0 to 1) for each key of `parts_of`, in the order and colours of `names`."""
     height = TOP + 34 * len(parts_of) + 40

@@ -96,7 +96,7 @@ def serve(
     listener = _listen(host, port)
     url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     app = build_app(loop, LOOPBACK if host in LOOPBACK else (), access, max_viewers, scenarios)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
     if host not in (*LOOPBACK, "::1"):
         print(_warning(host, access), file=sys.stderr)
     loop.start()
@@ -177,38 +177,18 @@ def _page() -> gr.Blocks:
         f'<script src="/pagelens/static/{name}?v={version}"></script>'
         for name in (*scripts.VIEWER_SCRIPTS, *scripts.PAGE_SCRIPTS)
     ]
+    live = (STATIC / "live.html").read_text(encoding="utf-8")
     with gr.Blocks(title="Pagelens", analytics_enabled=False, fill_width=True) as page:
-        with gr.Tab("Live"):
-            gr.HTML(
-                html_template=(STATIC / "live.html").read_text(encoding="utf-8"),
-                head="\n".join(tags),
-                js_on_load=f'Pagelens.startLive(element, "{version}"); Pagelens.startAccess("{version}")',
-                apply_default_css=False,
-            )
-        with gr.Tab("Scenarios"):
-            gr.HTML(
-                html_template='<div class="pagelens scenarios"></div>',
-                js_on_load="Pagelens.startScenarios(element)",
-                apply_default_css=False,
-            )
-        with gr.Tab("Chat"):
-            gr.HTML(
-                html_template='<div class="pagelens chat"></div>',
-                js_on_load=f'Pagelens.startChat(element, "{version}")',
-                apply_default_css=False,
-            )
-        with gr.Tab("Memory calculator"):
-            gr.HTML(
-                html_template='<div class="pagelens calculator"></div>',
-                js_on_load="Pagelens.startCalculator(element)",
-                apply_default_css=False,
-            )
-        with gr.Tab("About this engine"):
-            gr.HTML(
-                html_template='<div class="pagelens"></div>',
-                js_on_load=f'Pagelens.startAbout(element, "{version}")',
-                apply_default_css=False,
-            )
+        for title, template, script in (
+            ("Live", live, f'Pagelens.startLive(element, "{version}"); Pagelens.startAccess("{version}")'),
+            ("Scenarios", '<div class="pagelens scenarios"></div>', "Pagelens.startScenarios(element)"),
+            ("Chat", '<div class="pagelens chat"></div>', f'Pagelens.startChat(element, "{version}")'),
+            ("Memory calculator", '<div class="pagelens calculator"></div>', "Pagelens.startCalculator(element)"),
+            ("About this engine", '<div class="pagelens"></div>', f'Pagelens.startAbout(element, "{version}")'),
+        ):
+            head = "\n".join(tags) if title == "Live" else None
+            with gr.Tab(title):
+                gr.HTML(html_template=template, head=head, js_on_load=script, apply_default_css=False)
     return page
 
 

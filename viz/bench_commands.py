@@ -69,7 +69,7 @@ def throughput(
             seed=seed,
         )
         load = Load(requests, _lengths(prompt_len), max_tokens)
-        _report("throughput", {"median": config}, load, repeat, as_json)
+        _report("throughput", {"measured": config}, load, repeat, as_json)
 
 
 @bench_app.command()
@@ -100,7 +100,7 @@ def latency(
             seed=seed,
         )
         load = Load(requests, _lengths(prompt_len), max_tokens, request_rate=request_rate)
-        _report("latency", {"median": config}, load, repeat, as_json)
+        _report("latency", {"measured": config}, load, repeat, as_json)
 
 
 @bench_app.command("prefix-cache")
@@ -199,7 +199,7 @@ def _document(
         "load": asdict(load),
         "repeat": repeat,
         "results": {
-            variant: {"config": configs[variant].as_dict(), "engine": result.engine, "median": result.figures}
+            variant: {"config": configs[variant].as_dict(), "engine": result.engine, "figures": result.figures}
             for variant, result in results.items()
         },
     }

@@ -1,4 +1,4 @@
-"""The command line: `pagelens` (the app) and its commands; those of `bench` lie in `bench_commands.py`.
+"""The command line: `pagelens` (the app) and its commands; groups of commands lie in `bench_commands.py` and the like.
 
 Here and in the servers an error becomes a message, nowhere else.
 """
@@ -21,14 +21,13 @@ from pagelens.engine import LLM, Engine, EngineConfig, EngineLoop, PagelensError
 from pagelens.engine.attention import kernel_to_watch
 from pagelens.engine.kvtrace import Trace, TraceWriter
 
-from . import lab
 from .bench_commands import bench_app
 from .console import Blocks, BlockSize, Kernel, Model, Seed, err, messages, out
 from .inspection import Inspection
+from .lab_commands import lab_app
 from .mixed_requests import MIXED_REQUESTS
-from .scenario_file import SCENARIOS, read_scenario
-from .scenario_report import report
-from .scenario_runs import ScenarioRuns, finished_run
+from .scenario_commands import scenario_app
+from .scenario_file import SCENARIOS
 
 app = typer.Typer(
     add_completion=False,
@@ -36,9 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A PagedAttention engine whose memory you can watch. Without a command: the live page.",
 )
-lab_app = typer.Typer(no_args_is_help=True, help="Exercises: write one decision of the engine, and have it graded.")
 app.add_typer(lab_app, name="lab")
-scenario_app = typer.Typer(no_args_is_help=True, help="Runs that teach one thing, as files that you can write.")
 app.add_typer(scenario_app, name="scenario")
 app.add_typer(bench_app, name="bench")
 
@@ -281,66 +278,6 @@ def debug(
         )
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, n=n)
         run_console(EngineLoop(Engine(config)), [(text, params) for text in prompt or []])
-
-
-@lab_app.command("start")
-def lab_start(
-    name: Annotated[str, typer.Argument(help="Name of the lab, for example eviction.")],
-    to: Annotated[Path, typer.Option(help="Folder to write the file into.")] = Path(),
-) -> None:
-    """Write the file that you complete."""
-    with messages():
-        target = lab.start(name, to)
-        out.print(f"{target}: complete it, then `pagelens lab check {name} {target}`", highlight=False, soft_wrap=True)
-
-
-@lab_app.command("check")
-def lab_check(
-    name: Annotated[str, typer.Argument(help="Name of the lab.")],
-    file: Annotated[Path, typer.Argument(help="Your file.")],
-    junit: Annotated[Path | None, typer.Option(help="Also write the result as JUnit XML.")] = None,
-    time_limit: Annotated[float, typer.Option(help="Seconds that your code may take.")] = lab.TIME_LIMIT,
-) -> None:
-    """Run your file on the lab's workload and say how many points it has, and why. Exit code 1: not all."""
-    with messages():
-        checks = lab.check(name, file, time_limit)
-        for line in lab.report(checks):
-            out.print(line, style="red" if line.startswith("✗") else "", markup=False, highlight=False, soft_wrap=True)
-        if junit is not None:
-            lab.write_junit(name, checks, junit)
-        raise typer.Exit(not all(check.passed for check in checks))
-
-
-@scenario_app.command("list")
-def scenario_list() -> None:
-    """Name the scenarios that come with Pagelens."""
-    with messages():
-        runs = ScenarioRuns((SCENARIOS,))
-        for name in runs.paths():
-            out.print(f"{name:<24}{runs.read(name).title}", markup=False, highlight=False, soft_wrap=True)
-
-
-@scenario_app.command("check")
-def scenario_check(file: Annotated[Path, typer.Argument(help="Your .toml.")], kernel: Kernel = "auto") -> None:
-    """Run a scenario of yours, and name every stop and every answer. Exit code 2: something is wrong."""
-    with messages():
-        for line in report(read_scenario(file), kernel):
-            out.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-@scenario_app.command("record")
-def scenario_record(
-    name: Annotated[str, typer.Argument(help="Name of a scenario, or your .toml.")],
-    to: Annotated[Path, typer.Option("--out", help="The .kvtrace to write.")],
-    variant: Annotated[str, typer.Option(help="Which of its variants; the first if there are several.")] = "",
-    kernel: Kernel = "auto",
-) -> None:
-    """Run a scenario and record every event."""
-    with messages():
-        scenario = read_scenario(Path(name)) if name.endswith(".toml") else ScenarioRuns((SCENARIOS,)).read(name)
-        run = finished_run(scenario, variant or scenario.variant_names[0], kernel)
-        to.write_bytes(run.trace())
-        out.print(f"{to}: {run.num_events} events of {run.num_steps} steps", markup=False, soft_wrap=True)
 
 
 def _recorded_requests(

@@ -25,12 +25,9 @@ def messages() -> Iterator[None]:
     """Turn deliberate errors into a message and exit code 2, Ctrl-C into exit code 130."""
     try:
         yield
-    except PagelensError as error:
-        err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
     except BrokenPipeError:
         raise
-    except OSError as error:
+    except (PagelensError, OSError) as error:
         err.print(f"[bold red]pagelens:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:

@@ -1,7 +1,5 @@
 """Signing in and out: the routes of `access.py`, and the page that asks for the password."""
 
-from pathlib import Path
-
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, Response
@@ -10,8 +8,7 @@ from pagelens.engine.errors import PagelensError
 
 from .access import Access, Visitor, cookie_header
 from .own_page import answer, answer_error, read_json, refuse_foreign
-
-STATIC = Path(__file__).parent / "static"
+from .scripts import STATIC
 
 
 class Password(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,10 +6,11 @@ give.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from pagelens.engine.errors import PagelensError
 from pagelens.engine.event_log import KEYFRAME_EVERY, EventLog
@@ -27,19 +28,27 @@ if TYPE_CHECKING:
 MOST_VIEWERS = 200
 
 
+class Watching(StreamingResponse):
+    """A reader's stream: among `streams` from when it is granted until it ends, so that no rush exceeds their limit."""
+
+    def __init__(self, streams: set[Response], content: AsyncIterator[bytes], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._streams = streams
+        streams.add(self)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the messages until the reader goes or the server stops."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams.discard(self)
+
+
 def page_routes(loop: "EngineLoop", stream: EventStream, max_viewers: int = MOST_VIEWERS) -> APIRouter:
     """What the page of one loop asks for. At most `max_viewers` streams are open at once, one for each browser."""
     router = APIRouter(prefix="/pagelens")
     commands = Commands(loop)
-    open_streams: set[AsyncIterator[bytes]] = set()
-
-    async def counted(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        open_streams.add(messages)
-        try:
-            async for message in messages:
-                yield message
-        finally:
-            open_streams.discard(messages)
+    open_streams: set[Response] = set()
 
     @router.get("/events")
     async def events(request: Request) -> Response:
@@ -52,7 +61,7 @@ def page_routes(loop: "EngineLoop", stream: EventStream, max_viewers: int = MOST
         except PagelensError as error:
             return answer_error(error)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(counted(stream.messages()), media_type="text/event-stream", headers=headers)
+        return Watching(open_streams, stream.messages(), media_type="text/event-stream", headers=headers)
 
     @router.post("/command")
     async def command(request: Request) -> Response:

@@ -92,15 +92,19 @@ class Question(Stop, kw_only=True):
 
 
 class Scenario(_Table, kw_only=True):
-    """A whole file. `order` is its place in the list; `clock` is what two variants side by side share."""
+    """A whole file. `order` is its place in the list; `clock` is what two variants side by side share, and `tables`
+    whether their block tables are shown from the beginning. `conclusion` is what the run has taught, said at its end.
+    """
 
     title: str
     summary: str
     watch: str
+    conclusion: str = ""
     picture: str
     runner: Literal["real", "scripted"] = "real"
     pace: Literal["events", "steps"] = "events"
     clock: Literal["steps", "time"] = "steps"
+    tables: bool = False
     engine: dict[str, Any] = {}
     serving: Literal["continuous", "static", "contiguous"] = "continuous"
     reservation: Literal["maximum", "power of two", "true length"] = "maximum"

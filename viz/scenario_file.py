@@ -37,9 +37,7 @@ def read_scenario(path: Path) -> Scenario:
         _check(scenario)
     except OSError as error:
         raise ScenarioError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        raise ScenarioError(f"{path.name}: {error}") from None
-    except PagelensError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, PagelensError) as error:
         raise ScenarioError(f"{path.name}: {error}") from None
     return scenario
 

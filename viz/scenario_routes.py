@@ -14,7 +14,7 @@ from .scenario import Scenario
 from .scenario_runs import ScenarioRun, ScenarioRuns
 
 POLL_SECONDS = 0.03
-SHOWN = ("name", "title", "summary", "watch", "pace", "clock", "variants", "tour", "questions")
+SHOWN = ("name", "title", "summary", "watch", "conclusion", "pace", "clock", "tables", "variants", "tour", "questions")
 
 
 def scenario_routes(runs: ScenarioRuns) -> APIRouter:

@@ -131,9 +131,7 @@ class EventStream:
         log = self._loop.log
         start = (log.next_seq - RECENT_EVENTS) // KEYFRAME_EVERY * KEYFRAME_EVERY
         base, events = log.stretch(max(start, log.oldest_seq))
-        return _message(
-            "snapshot", {"header": log.header, "base": base, "events": events, "loop": self._loop_state()}
-        )
+        return _message("snapshot", {"header": log.header, "base": base, "events": events, "loop": self._loop_state()})
 
 
 def _message(name: str, data: object) -> bytes:

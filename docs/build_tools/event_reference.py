@@ -122,7 +122,7 @@ def trace_lines() -> str:
     engine.add_request([21, 22, 23], sample_runs.SamplingParams(max_tokens=1))
     events = sample_runs.run(engine)
     header = {name: _json(value) for name, value in msgspec.to_builtins(engine.log.header).items()}
-    lines = [_wrapped(header | {"config": "{…}", "kinds": "{…}"}), *map(_wrapped_json, events[:2])]
+    lines = [_wrapped(header | {"config": "{…}", "kinds": "{…}", "sources": "{…}"}), *map(_wrapped_json, events[:2])]
     return "```json\n" + "\n".join(lines) + "\n```"
 
 

@@ -33,7 +33,7 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class AttentionCall:
+class LayerAttention:
     """One layer's attention. `sliding_window` are the tokens that a query sees, itself included; None: all before."""
 
     module: nn.Module
@@ -51,7 +51,7 @@ class _Survey:
     def __init__(self, num_positions: int) -> None:
         self.num_positions = min(num_positions, MOST_POSITIONS)
         self.masks: list[MaskFunction] = []
-        self.calls: list[AttentionCall] = []
+        self.calls: list[LayerAttention] = []
 
     def mask(self, mask_function: MaskFunction, q_length: int, kv_length: int, device: Any, **_: Any) -> Tensor:
         self.masks.append(mask_function)
@@ -83,7 +83,7 @@ class _Survey:
         else:
             raise ModelError("a token attends to later ones: it is an encoder")
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-        self.calls.append(AttentionCall(module, query.shape[1], key.shape[1], query.shape[-1], scale, softcap, window))
+        self.calls.append(LayerAttention(module, query.shape[1], key.shape[1], query.shape[-1], scale, softcap, window))
         return torch.zeros_like(query).transpose(1, 2).contiguous(), None
 
     def _window(self, mask_function: MaskFunction) -> int | None:
@@ -112,7 +112,7 @@ AttentionMaskInterface.register(SURVEY, lambda **options: _survey.get().mask(**o
 
 
 @torch.inference_mode()
-def survey_attention(model: nn.Module, config: PretrainedConfig) -> list[AttentionCall]:
+def survey_attention(model: nn.Module, config: PretrainedConfig) -> list[LayerAttention]:
     """The attention of each layer, in order; `model` was loaded with `attn_implementation=SURVEY`.
 
     Raises:

@@ -25,7 +25,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from ..attention import Attention, AttentionMetadata, Kernels, select_kernels
 from ..errors import ModelError
 from ..kv_cache import KVCache, KVCacheSpec
-from .attention_survey import SURVEY, AttentionCall, survey_attention
+from .attention_survey import SURVEY, LayerAttention, survey_attention
 
 PAGED = "pagelens"
 """The name of our attention, for `attn_implementation`."""
@@ -37,7 +37,7 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
 class TransformersDecoder(nn.Module):
     """Runs `model` over a flat batch; `calls` are its attention layers, in order."""
 
-    def __init__(self, model: Any, calls: list[AttentionCall], kernels: Kernels) -> None:
+    def __init__(self, model: Any, calls: list[LayerAttention], kernels: Kernels) -> None:
         super().__init__()
         self.model = model
         self.calls = calls

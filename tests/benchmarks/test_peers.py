@@ -43,6 +43,7 @@ def test_contenders_take_turns_on_the_same_prompts_and_agree(
         ready = peers.start(stack, list(peers.NAMES), folder, "float32", None)
         runs = peers.take_turns(ready, workload, TINY["vocab_size"], 2)
         peers.print_results(workload, runs, 0.001)
+        peers.print_agreement(runs)
     assert set(runs) == {"ours", "generate", "continuous"} and all(len(each) == 2 for each in runs.values())
     text = capsys.readouterr().out
     assert "vLLM                                skipped: give --vllm-python" in text
@@ -116,3 +117,14 @@ def test_the_profile_names_the_parts_that_torch_does_not_know(
     text = capsys.readouterr().out
     for part in ("paged attention", "scheduler: plan", "lay out the batch", "text and ends", "aten::"):
         assert part in text, part
+
+
+def test_options_name_pieces_and_refuse_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    read = script("peers").arguments
+    args = read(["--only", "a,c", "--dtype", "float32", "--contenders", "ours,vllm"])
+    assert (args.only, args.dtype, args.contenders) == (["a", "c"], ["float32"], ["ours", "vllm"])
+    assert read([]).only == ["a", "b", "c", "d"] and read([]).dtype == ["bfloat16", "float32"]
+    for wrong, message in ((["--only", "e"], "'e' is none of a, b, c, d"), (["--repeat", "0"], "at least one round")):
+        with pytest.raises(SystemExit):
+            read(wrong)
+        assert message in capsys.readouterr().err

@@ -11,6 +11,7 @@ from live_site import Site, Visitor
 from playwright.sync_api import Page, expect
 from scripted import crowded_run
 
+from pagelens.engine.events import SCHEMA_VERSION
 from pagelens.engine.kvtrace import Trace, TraceWriter
 from pagelens.viz.export import single_file
 
@@ -111,6 +112,11 @@ def test_what_is_wrong_with_a_file_is_said(visitor: Visitor, recording: Path, tm
     open_file(page, cut)
     expect(banner).to_contain_text("cut off after event 49")
     expect(page.locator(".you .where")).to_contain_text("event 49")
+    newer = tmp_path / "newer.kvtrace"
+    header = json.loads(lines[0]) | {"schema": SCHEMA_VERSION + 1}
+    newer.write_text("".join([json.dumps(header) + "\n", *lines[1:]]))
+    open_file(page, newer)
+    expect(banner).to_contain_text(f"schema {SCHEMA_VERSION + 1}, this page reads up to {SCHEMA_VERSION}")
     gap = tmp_path / "gap.kvtrace"
     gap.write_text("".join(lines[:30] + lines[31:]))
     open_file(page, gap)
@@ -169,3 +175,54 @@ def test_an_exported_file_replays_offline_from_the_disk(chromium: Browser, recor
     assert [url for url in requests if not url.startswith(("file:", "blob:", "data:"))] == []
     assert complaints == []
     context.close()
+
+
+def test_damaged_recordings_are_named_as_such(visitor: Visitor, recording: Path, tmp_path: Path) -> None:
+    page = visitor.open()
+    banner = page.locator("[data-part=banner]")
+    header, *events = recording.read_text().splitlines(keepends=True)
+    fields = json.loads(header)
+    cases = [
+        ({"block_size": 10**9}, "the header claims 14 blocks of 1000000000 tokens"),
+        ({"num_blocks": 10**9}, "the header claims 1000000000 blocks"),
+        ({"base": "picture"}, "the picture in the header, before the first event, is not whole"),
+        ({"model": None}, "does not begin with the header of a .kvtrace"),
+    ]
+    damaged = tmp_path / "damaged.kvtrace"
+    for change, words in cases:
+        damaged.write_text(json.dumps(fields | change) + "\n" + "".join(events))
+        open_file(page, damaged)
+        expect(banner).to_contain_text(words)
+    allocation = next(i for i, line in enumerate(events) if json.loads(line)["kind"] == "BlockAllocated")
+    events[allocation] = json.dumps(json.loads(events[allocation]) | {"block": 999}) + "\n"
+    damaged.write_text(header + "".join(events))
+    open_file(page, damaged)
+    expect(banner).to_contain_text(f"damaged after event {allocation}: there is no block 999")
+    cut = tmp_path / "cut.kvtrace.gz"
+    cut.write_bytes(gzip.compress(recording.read_bytes())[:-2000])
+    open_file(page, cut)
+    expect(banner).to_contain_text("the file cannot be read on after event")
+    assert page.evaluate("Pagelens.live.viewer.history.growing") is False
+    assert not visitor.complaints
+
+
+def test_only_the_recording_opened_last_is_shown(visitor: Visitor, recording: Path, tmp_path: Path) -> None:
+    page = visitor.open()
+    header = recording.read_text().splitlines()[0]
+    fields = {"kind": "Unheard", "step": 1, "phase": "idle", "t": 0}
+    lines = [json.dumps({**fields, "seq": seq}) for seq in range(200_000)]
+    long = tmp_path / "long.kvtrace"
+    long.write_text("\n".join([header, *lines]) + "\n")
+    banner = page.locator("[data-part=banner]")
+    open_file(page, long)
+    page.wait_for_function("Pagelens.live.viewer.history.growing", polling=5)
+    open_file(page, recording)
+    expect(banner).to_contain_text(recording.name)
+    page.wait_for_timeout(1000)
+    assert shown(page) == final_picture(recording)
+    open_file(page, long)
+    page.wait_for_function("Pagelens.live.viewer.history.growing", polling=5)
+    banner.get_by_role("button", name="back to the engine").click()
+    page.wait_for_timeout(1000)
+    expect(banner).to_be_hidden()
+    assert page.evaluate("Pagelens.live.viewer.live")

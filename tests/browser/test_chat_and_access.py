@@ -1,5 +1,6 @@
 """Chatting, signing in and loading a model, as a class and its instructor do it in real browsers."""
 
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -269,3 +270,26 @@ def test_one_browser_too_many_is_told_so_and_let_in_later(another: Callable[[Sit
         expect(page.get_by_role("alert").filter(has_text="browsers watch")).to_be_hidden()
     finally:
         site.stop()
+
+
+def test_a_rush_of_browsers_does_not_exceed_the_limit() -> None:
+    site = Site(max_viewers=5)
+    try:
+        sockets = [socket.create_connection(("127.0.0.1", site.port), timeout=10) for _ in range(40)]
+        for one in sockets:
+            one.sendall(f"GET /pagelens/events HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n\r\n".encode())
+        statuses = [one.recv(64).split()[1] for one in sockets]
+        assert (statuses.count(b"200"), statuses.count(b"503")) == (5, 35)
+        for one in sockets:
+            one.close()
+    finally:
+        site.stop()
+
+
+def test_an_answer_that_is_forgotten_unseen_ends_nevertheless(visitor: Visitor) -> None:
+    page = open_chat(visitor)
+    ask(page, "What is a hacker?", max_tokens=800)
+    page.wait_for_function("Pagelens.chat.last.answer.length > 10")
+    page.evaluate("delete Pagelens.source.history.map.sequences[Pagelens.chat.last.sequence]; Pagelens.chat.onEvents()")
+    expect(page.locator(".turn .hint")).to_contain_text("its end was not seen")
+    expect(page.get_by_role("button", name="send", exact=True).last).to_be_enabled()

@@ -1,6 +1,7 @@
 """The kernel view in a real browser: walks that the interpreter really took, and tracing a running engine."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.sync_api import Locator, Page
 
 from pagelens.engine import Engine, EngineConfig, SamplingParams
 from pagelens.engine.events import KernelTraced
+from pagelens.engine.kernel_trace import TILES
 from pagelens.engine.kvtrace import encode_event
 from pagelens.engine.runner import Launch
 from pagelens.viz.scripts import STATIC, VIEWER_SCRIPTS
@@ -136,6 +138,11 @@ def test_the_running_softmax_adds_up(view: Any) -> None:
 
 
 @pytest.mark.triton
+def test_the_picker_offers_the_tiles_that_the_engine_takes() -> None:
+    offered = re.search(r"TILES_OFFERED = (\[.*\]);", (STATIC / "trace_picker.js").read_text())
+    assert offered and json.loads(offered[1]) == [0, *TILES]
+
+
 def test_a_wrong_block_is_pointed_out(view: Any) -> None:
     page = view(traced_engine(wrong_entry=True))
     assert "31" in page.locator(".verdict.wrong").inner_text()

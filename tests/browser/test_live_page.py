@@ -228,6 +228,29 @@ def test_nothing_leaves_the_machine_and_the_console_is_clean(visitor: Visitor, s
     assert [url for url in visitor.urls if not url.startswith((site.url, "data:", "blob:"))] == []
 
 
+def test_who_looks_back_when_the_server_is_restarted_is_left_alone(chromium: Browser) -> None:
+    site = Site()
+    context = chromium.new_context()
+    try:
+        page = Visitor(context, site).open()
+        send(page, max_tokens=5)
+        page.wait_for_function("Pagelens.source.history.map.finished.length === 1")
+        page.get_by_role("button", name="to the event before").click()
+        where = page.locator(".you .where").inner_text()
+        site.stop()
+        site.start()
+        banner = page.locator("[data-part=banner]")
+        expect(banner).to_contain_text("The server has begun a new run. You still look at the one before it.")
+        expect(page.locator(".you .where")).to_have_text(where)
+        banner.get_by_role("button", name="back to the engine").click()
+        expect(page.locator(".you .where")).to_have_text("event -1 · step 0")
+        send(page, max_tokens=5)
+        page.wait_for_function("Pagelens.live.viewer.map.finished.length === 1")
+    finally:
+        context.close()
+        site.stop()
+
+
 def test_a_restarted_server_is_picked_up_as_a_new_run(chromium: Browser) -> None:
     site = Site()
     context = chromium.new_context()

@@ -154,8 +154,8 @@ def test_a_stop_of_one_variant_holds_the_other_at_the_same_step(visitor: Visitor
     page = choose(visitor, "preemption_storm")
     expect(question(page)).to_contain_text("Who gives way?")
     assert map_of(page, 0)["step"] == map_of(page, 1)["step"] == 7
-    question(page).get_by_role("button", name="A, which came first").click()
-    expect(card(page)).to_contain_text("No, not “A, which came first”: it is “H, which came last”.")
+    question(page).get_by_role("button", name="A.0").click()
+    expect(card(page)).to_contain_text("No, not A.0: it is H.0.")
     assert map_of(page, 0)["totals"]["RequestPreempted"] == 1
     assert "RequestPreempted" not in map_of(page, 1)["totals"]
 
@@ -218,3 +218,17 @@ def test_a_scenario_that_fails_says_why(visitor: Visitor, site: Site, tmp_path: 
         assert page.locator(".scenarios img").count() == 0
     finally:
         other.stop()
+
+
+def test_a_scenario_that_was_left_lets_go_of_its_viewer(visitor: Visitor) -> None:
+    page = choose(visitor, "parallel_sampling")
+    page.wait_for_function("Pagelens.scenarios.player.tracks[0].history !== null")
+    page.locator(".scenario-stage [data-panel=timeline]").click()
+    page.evaluate("former = Pagelens.scenarios.player.tracks[0].viewer; theme = former.theme")
+    page.evaluate("document.body.classList.toggle('dark')")
+    page.wait_for_function("former.theme !== theme")
+    page.get_by_role("button", name="all scenarios").click()
+    page.evaluate("theme = former.theme; live = Pagelens.live.viewer.theme; document.body.classList.toggle('dark')")
+    page.wait_for_function("Pagelens.live.viewer.theme !== live")
+    assert page.evaluate("former.theme === theme && Object.keys(former.panels.open).length === 0")
+    assert not visitor.complaints

@@ -189,3 +189,37 @@ def test_looking_back_moves_nobody_else(visitor: Visitor) -> None:
     seq = where(there)
     there.wait_for_function("seq => Pagelens.live.viewer.map.seq > seq + 20", arg=seq)
     expect(there.locator(".you .behind")).to_have_text("following")
+
+
+def test_the_address_leads_to_a_moment_and_nonsense_in_it_to_the_present(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_label("max tokens").fill("30")
+    page.get_by_role("button", name="send", exact=True).click()
+    page.wait_for_function("Pagelens.source.history.newest > 60")
+    page.evaluate("location.hash = 'seq=20&block=3'")
+    page.wait_for_function("Pagelens.live.viewer.cursor === 20")
+    assert page.evaluate("Pagelens.live.viewer.selection.pinned") == 3
+    for nonsense in ("seq=NaN", "seq=-5", "seq=1e99", "seq=&block=2"):
+        page.goto("about:blank")
+        page.goto(f"{visitor.site.url}#{nonsense}")
+        page.wait_for_function("typeof Pagelens !== 'undefined' && Pagelens.live?.viewer.history")
+        assert page.evaluate("Pagelens.live.viewer.following"), nonsense
+    page.evaluate("location.hash = 'seq=20&block=-1'")
+    page.wait_for_function("Pagelens.live.viewer.cursor === 20")
+    assert page.evaluate("Pagelens.live.viewer.selection.pinned") is None
+    assert not visitor.complaints
+
+
+def test_open_panels_wait_for_the_first_event_and_the_page_lets_nothing_be_moved_before(visitor: Visitor) -> None:
+    page = visitor.open()
+    for panel in ("Timeline", "Counters", "Events"):
+        page.get_by_role("button", name=panel, exact=True).click()
+    page.context.add_init_script(
+        "window.SharedWorker = undefined; window.EventSource = class { addEventListener() {} };"
+    )
+    page.reload()
+    page.wait_for_function("typeof Pagelens !== 'undefined' && Pagelens.live?.viewer.panels.open.timeline")
+    page.set_viewport_size({"width": 900, "height": 700})
+    page.wait_for_timeout(500)
+    assert page.evaluate("Pagelens.live.viewer.root.inert")
+    assert not visitor.complaints

@@ -26,7 +26,7 @@ def document(*arguments: str) -> dict[str, Any]:
     assert found["load"]["num_requests"] == 3 and found["load"]["max_tokens"] == 5 and found["machine"]["cores"] >= 1
     for result in found["results"].values():
         assert result["engine"]["kernel"]["name"] == "torch" and result["engine"]["model"]["name"] == "jargon"
-        figures = result["median"]
+        figures = result["figures"]
         assert figures["output_tokens_per_second"] * figures["seconds"] == pytest.approx(3 * 5)
         assert figures["requests_per_second"] * figures["seconds"] == pytest.approx(3)
         assert 0 < figures["ttft_ms_p50"] <= figures["ttft_ms_p95"] <= figures["seconds"] * 1e3
@@ -35,7 +35,7 @@ def document(*arguments: str) -> dict[str, Any]:
 
 
 def test_throughput_counts_every_token() -> None:
-    figures = document("throughput")["results"]["median"]["median"]
+    figures = document("throughput")["results"]["measured"]["figures"]
     assert figures["steps"] == 5 and figures["preemptions"] == 0
     assert 3 * (4 + 5) <= figures["total_tokens_per_second"] * figures["seconds"] <= 3 * (9 + 5)
 
@@ -43,7 +43,7 @@ def test_throughput_counts_every_token() -> None:
 def test_latency_waits_for_the_arrivals() -> None:
     found = document("latency", "--request-rate", "20")
     last = Load(3, (4, 9), 5, request_rate=20).arrivals(0)[-1]
-    assert found["load"]["request_rate"] == 20 and found["results"]["median"]["median"]["seconds"] > last
+    assert found["load"]["request_rate"] == 20 and found["results"]["measured"]["figures"]["seconds"] > last
 
 
 def test_arrivals_are_poisson_and_all_at_once_without_a_rate() -> None:
@@ -58,7 +58,7 @@ def test_prefix_caching_computes_a_common_beginning_once() -> None:
     results = document("prefix-cache", "--prefix-len", "600")["results"]
     off, on = results["caching off"], results["caching on"]
     assert not off["config"]["enable_prefix_caching"] and on["config"]["enable_prefix_caching"]
-    assert off["median"]["steps"] - on["median"]["steps"] == 2, "1,800 tokens in steps of 512, or 600"
+    assert off["figures"]["steps"] - on["figures"]["steps"] == 2, "1,800 tokens in steps of 512, or 600"
 
 
 def test_block_sizes_share_the_bytes_of_the_pool() -> None:

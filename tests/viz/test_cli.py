@@ -91,3 +91,15 @@ def test_a_port_in_use_is_named_with_its_remedy() -> None:
         done = pagelens("app", "--port", port, "--kernel", "torch")
     assert done.returncode == 2
     assert port in done.stderr and "--port" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_export_does_not_write_over_its_recording(tmp_path: Path) -> None:
+    recording = tmp_path / "run.kvtrace"
+    recording.write_bytes(b"precious")
+    for option in ("--html", "--perfetto"):
+        result = pagelens("export", str(recording), option, f"{tmp_path}/../{tmp_path.name}/run.kvtrace")
+        assert result.returncode == 2
+        assert "is the recording itself, or is named twice" in result.stderr
+    both = str(tmp_path / "page")
+    assert "named twice" in pagelens("export", str(recording), "--html", both, "--perfetto", both).stderr
+    assert recording.read_bytes() == b"precious"

@@ -19,7 +19,7 @@ from pagelens.viz.scripts import STATIC
 pytestmark = pytest.mark.browser
 
 Evaluate = Callable[..., Any]
-SCRIPTS = "memory_map block_view contiguous run_tally step_log history live_source sentences"
+SCRIPTS = "memory_map block_view contiguous run_tally step_log history live_source sentences headline"
 
 
 @pytest.fixture(scope="module")

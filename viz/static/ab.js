@@ -23,11 +23,14 @@ function paintNumbers(track) {
 
 /** Share of the used blocks' slots that hold a token. */
 function filledShare(map) {
-  const filled = new Map();
-  for (const view of Object.values(map.sequences)) {
-    view.table.forEach((block, index) => {
-      if (block >= 0) filled.set(block, Math.max(filled.get(block) ?? 0, filledSlots(map, view, index)));
-    });
-  }
-  return filled.size ? sum([...filled.values()]) / (filled.size * map.block_size) : 0;
+  const { tokens, allocated } = pagedSplit(map);
+  return allocated ? tokens / allocated : 0;
+}
+
+/** What a variant has come to at the end, in a sentence. */
+function sumUp(track) {
+  const { at, variant, history } = track;
+  const numbers = [track.generatedAt(at), track.computedAt(at)].map(number => number.toLocaleString("en"));
+  return `${variant.title}: ${numbers[0]} tokens generated and ${numbers[1]} computed in `
+    + `${count(history.steps.steps.length, "step")}.`;
 }

@@ -1,4 +1,4 @@
-// The second tab: what this engine is, from the header of its log.
+// The last tab: what this engine is, from the header of its log.
 
 function showAbout(box, header) {
   const kernel = header.kernel;
@@ -18,6 +18,11 @@ function showAbout(box, header) {
     make("p", "", {}, "The events that are held now, as a file for ", make("code", "", {}, "pagelens inspect"), ": ",
       make("a", "", { href: new URL("pagelens/recording", document.baseURI), download: "" }, "download .kvtrace")),
   );
+}
+
+/** The model's name, without the folders before it. */
+function modelName(header) {
+  return header.model.name?.split(/[\\/]/).pop() ?? "this model";
 }
 
 /** "Triton, interpreted", "Triton", "torch". */

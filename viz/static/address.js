@@ -1,9 +1,9 @@
-// Where a token's key and value lie: from its position to a byte of the one tensor kv[block, layer, K/V, head, slot, :].
+// Where a token's key and value lie: from its position to a byte of the tensor kv[block, layer, K/V, head, slot, :].
 //
 //     position 74   logical block 74 // 16 = 4   table[4] = block 25   slot 74 % 16 = 10
 //     element  ((((25 · layers + layer) · 2 + K/V) · heads + head) · 16 + slot) · head size      byte = element · bytes
 
-/** How a position is reached through a table: {position, logical, slot, entry}; `entry` is undefined without a block. */
+/** How a position is reached: {position, logical, slot, entry}; `entry` of the table is undefined without a block. */
 function slotAddress(view, position, blockSize) {
   const logical = Math.floor(position / blockSize);
   return { position, logical, slot: position % blockSize, entry: view.table[logical] };
@@ -70,8 +70,8 @@ class Address {
     const lines = [`logical block = ${position} // ${size} = ${logical}, slot = ${position} % ${size} = ${slot}`];
     if (entry === undefined) return [...lines, this.whyNowhere(view, at, lost)];
     if (entry < 0) {
-      return [...lines, `table[${logical}] = block ${-1 - entry} of the host pool: ${view.sequence} is swapped out, and `
-        + "its keys and values come back to some block when it runs again."];
+      return [...lines, `table[${logical}] = block ${-1 - entry} of the host pool: ${view.sequence} is swapped out, `
+        + "and its keys and values come back to some block when it runs again."];
     }
     const when = position < view.num_computed_tokens ? "its key and value lie there"
       : position < end ? "this step writes its key and value there"
@@ -82,7 +82,8 @@ class Address {
   /** Why no table entry leads from a position to a block. */
   whyNowhere(view, { logical, slot }, block) {
     if (view.status !== "finished" && view.status !== "preempted") {
-      return `${view.sequence}'s table has no entry ${logical} yet: its block is taken in the step that computes the token.`;
+      return `${view.sequence}'s table has no entry ${logical} yet: its block is taken in the step that computes the `
+        + "token.";
     }
     const { map, holders } = this.viewer;
     const gone = view.status === "finished" ? `${view.sequence} has finished and gave its blocks back.`

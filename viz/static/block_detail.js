@@ -1,18 +1,22 @@
-// What lies in the block that a viewer looks at: state, holders, fill, tokens, and what led to it; above it the address of
-// the token that is looked at. Each part is built anew only when it has changed, so that what is focused stays so.
+// What lies in the block that a viewer looks at: state, holders, fill, tokens, and what led to it; above it the address
+// of the token that is looked at. Each part is built anew only when it has changed, so that what is focused stays so.
+
+const WHYS_SHOWN = 6;
 
 class BlockDetail {
   constructor(box, viewer) {
     this.box = box;
     this.viewer = viewer;
-    this.hint = make("p", "hint", {}, "Point at a block or at a token, or walk with the arrow keys, to see who holds it, "
-      + "which tokens lie in it and why. A click pins it; Escape lets go.");
+    this.hint = make("p", "hint", {}, "Point at a block or at a token, or walk with the arrow keys, to see who holds "
+      + "it, which tokens lie in it and why. A click pins it; Escape lets go.");
     this.address = new Address(viewer);
     this.parts = {};
     this.shown = {};
     for (const name of ["title", "holders", "facts", "tokens", "causes"]) this.parts[name] = make("div", name);
     this.block = make("div", "block", {}, ...Object.values(this.parts));
-    box.append(this.hint, this.address.box, this.block);
+    this.letGo = makeButton("×", () => viewer.selection.clear(),
+      { class: "let-go", title: "let go (Escape)", "aria-label": "let go of what is pinned" });
+    box.append(this.letGo, this.hint, this.address.box, this.block);
   }
 
   paint() {
@@ -21,21 +25,24 @@ class BlockDetail {
     const known = block !== null && block < map.num_blocks;
     this.address.paint();
     this.block.hidden = !known;
-    this.box.classList.toggle("passing", !selection.isPinned && selection.pinnedToken === null);
+    this.letGo.hidden = selection.pinnedBlock === null && selection.pinnedToken === null;
     if (known || !this.address.box.hidden) this.hint.remove();
-    else if (!this.hint.isConnected) this.block.before(this.hint);
+    else if (!this.hint.isConnected) this.address.box.before(this.hint);
     if (!known) return;
     const described = describeBlock(map, block, holders);
     const pinned = selection.isPinned;
     this.set("title", [block, pinned], () => this.title(block, pinned));
     const held = described.entries.map(({ view, index }) => [view.sequence, index, selection.chosen === view.sequence]);
-    this.set("holders", held, () => this.holders(held));
+    const leaving = comingReleases(block, described, map, history);
+    this.set("holders", [held, leaving], () => this.holders(held, leaving, map.seq));
     const facts = factsOf(map, described);
     this.set("facts", facts, () => [make("dl", "", {}, ...facts.flatMap(([name, value]) =>
       [make("dt", "", {}, name), make("dd", "", {}, value)]))]);
     const tokens = tokensIn(map, described);
     this.set("tokens", [tokens, selection.slot], () => [this.tokens(tokens)]);
-    this.set("causes", [map.last_touched[block], map.allocated_in[block], history.oldest], () => this.causes(block));
+    const last = lastChangeOf(block, map, history);
+    this.set("causes", [last?.seq, map.allocated_in[block], described.entries.map(({ view }) => view.sequence),
+      history.oldest], () => this.causes(described, last));
   }
 
   set(name, signature, build) {
@@ -46,47 +53,51 @@ class BlockDetail {
   }
 
   title(block, pinned) {
-    const history = make("button", "", { type: "button", title: "the events that were about this block" },
-      "history of this block");
-    history.addEventListener("click", () => {
+    const history = makeButton("history of this block", () => {
       const { panels, selection } = this.viewer;
       if (selection.pinnedBlock !== block) selection.pin(block);
       panels.show("events");
       panels.open.events.showOnly("block");
-    });
+    }, { title: "the events that were about this block" });
     return [make("h3", "", {}, `Block ${block}`, ...(pinned ? [make("small", "", {}, "pinned")] : [])), history];
   }
 
-  holders(held) {
-    if (held.length === 0) return [];
-    const buttons = held.map(([name, index, chosen]) => {
-      const button = make("button", "holder", { type: "button", "aria-pressed": chosen, title: `pin ${name}` },
-        `${name} (logical ${index})`);
-      button.addEventListener("click", () => this.viewer.selection.pinSequence(chosen ? null : name));
-      return button;
-    });
-    return [make("span", "", {}, "held by "), ...buttons];
+  /** Who holds the block, and who still counts until its release is said: a copy moves a table before that. */
+  holders(held, leaving, now) {
+    if (held.length + leaving.length === 0) return [];
+    const { selection } = this.viewer;
+    const buttons = held.map(([name, index, chosen]) => makeButton(`${name} (logical ${index})`,
+      () => selection.pinSequence(chosen ? null : name),
+      { class: "holder", "aria-pressed": chosen, title: `pin ${name}` }));
+    const due = leaving.map(({ sequence, seq }) => make("span", "", {}, `and ${sequence} until it lets go `,
+      eventLink(this.viewer, seq, seq === now + 1 ? "(next event)" : `(in ${seq - now} events)`)));
+    return [make("span", "", {}, "held by "), ...buttons, ...due];
   }
 
   tokens(tokens) {
-    const { slot } = this.viewer.selection;
+    const { selection } = this.viewer;
+    const { slot } = selection;
     return make("p", "tokens", {}, ...tokens.map(({ text, planned, sequence, position }, index) => {
       const look = ["token", planned ? "planned" : "", slot?.slot === index ? "picked" : ""].filter(Boolean).join(" ");
       if (!sequence) return make("span", look, { title: `slot ${index}` }, text);
       const title = `slot ${index}: token ${position} of ${sequence}`;
-      const button = make("button", look, { type: "button", title }, text);
-      button.addEventListener("click", () => this.viewer.selection.pinToken(sequence, position));
-      return button;
+      return makeButton(text, () => selection.pinToken(sequence, position), { class: look, title });
     }));
   }
 
-  causes(block) {
-    const { map, history } = this.viewer;
-    const last = history.event(map.last_touched[block]);
+  /** Why each holder has the block, where its tokens are from if that was another, and what changed last. */
+  causes({ block, entries }, last) {
+    const { viewer } = this;
+    const { map, history } = viewer;
     const origin = originOf(block, map, history);
-    const lines = [];
-    if (origin) lines.push(chainLine(this.viewer, "Why it is in use:", origin));
-    if (last && last.cause !== origin?.cause) lines.push(chainLine(this.viewer, "Last change:", last));
+    const taken = takenBy(block, entries, origin, map, history);
+    const line = (title, event) => chainLine(viewer, title, event);
+    const lines = taken.slice(0, WHYS_SHOWN).map(([name, event]) =>
+      line(entries.length === 1 ? "Why it is in use:" : `Why ${name} holds it:`, event));
+    if (taken.length > WHYS_SHOWN) lines.push(make("p", "hint", {}, `and ${taken.length - WHYS_SHOWN} more`));
+    const told = taken.map(([, event]) => event);
+    if (origin && !told.includes(origin)) lines.push(line("Where it is from:", origin));
+    if (last && !told.includes(last) && last.cause !== origin?.cause) lines.push(line("Last change:", last));
     return lines;
   }
 }

@@ -85,7 +85,3 @@ function classInk(number, classes, theme) {
   const last = theme.ramp.length - 1;
   return { colour: theme.ramp[last - Math.round((number * last) / (classes.length - 1))], mark: 0 };
 }
-
-function holderColours(described, theme) {
-  return holderInks(described, theme).map(({ colour }) => colour);
-}

@@ -26,23 +26,15 @@ class BlockMap {
   }
 
   makeTools() {
-    const choices = Object.entries(COLOURINGS).map(([name, { title }]) => {
-      const button = make("button", "", { type: "button", "aria-pressed": String(name === this.colouring) }, title);
-      button.addEventListener("click", () => this.colourBy(name));
-      return button;
-    });
-    this.choices = choices;
-    const tool = (words, label, act) => {
-      const button = make("button", "", { type: "button", "aria-label": label, title: label }, words);
-      button.addEventListener("click", act);
-      return button;
-    };
+    this.choices = Object.entries(COLOURINGS).map(([name, { title }]) =>
+      makeButton(title, () => this.colourBy(name), { "aria-pressed": String(name === this.colouring) }));
+    const tool = (words, label, act) => makeButton(words, act, { "aria-label": label, title: label });
     this.fit = tool("fit", "show all blocks (0)", () => this.gestures.fit());
     this.tabled = tool("as a table", "the blocks as a table", () => this.toggleSheet());
     this.tabled.setAttribute("aria-pressed", "false");
     return make("div", "map-tools", {},
       make("div", "segments", { role: "group", "aria-label": "colour blocks by" },
-        make("span", "", {}, "colour by"), ...choices),
+        make("span", "", {}, "colour by"), ...this.choices),
       make("div", "segments", { role: "group", "aria-label": "zoom" },
         tool("−", "zoom out (-)", () => this.gestures.zoom(1 / KEY_ZOOM)), this.fit,
         tool("+", "zoom in (+)", () => this.gestures.zoom(KEY_ZOOM))),

@@ -21,12 +21,10 @@ class BlockSheet {
   }
 
   turner(words, by, changed) {
-    const button = make("button", "", { type: "button" }, words);
-    button.addEventListener("click", () => {
+    return makeButton(words, () => {
       this.page += by;
       changed();
     });
-    return button;
   }
 
   /** The device's blocks, then those of the host pool. */

@@ -2,11 +2,15 @@
 
 /** Published shapes: layers, KV heads, head size, context, parameters in billions. */
 const MODELS = {
-  "Qwen3 0.6B": [28, 8, 128, 40960, 0.6], "Llama 3.2 1B": [16, 8, 64, 131072, 1.24], "Llama 3.1 8B": [32, 8, 128, 131072, 8.03],
-  "Mistral 7B": [32, 8, 128, 32768, 7.24], "Llama 2 7B": [32, 32, 128, 4096, 6.74], "OPT 13B": [40, 40, 128, 2048, 13.0],
+  "Qwen3 0.6B": [28, 8, 128, 40960, 0.6], "Llama 3.2 1B": [16, 8, 64, 131072, 1.24],
+  "Llama 3.1 8B": [32, 8, 128, 131072, 8.03], "Mistral 7B": [32, 8, 128, 32768, 7.24],
+  "Llama 2 7B": [32, 32, 128, 4096, 6.74], "OPT 13B": [40, 40, 128, 2048, 13.0],
   "Llama 3.1 70B": [80, 8, 128, 131072, 70.6],
 };
-const GPUS = { "T4 16 GB": 16, "RTX 4090 24 GB": 24, "L4 24 GB": 24, "A100 40 GB": 40, "A100 80 GB": 80, "H100 80 GB": 80, "H200 141 GB": 141 };
+const GPUS = {
+  "T4 16 GB": 16, "RTX 4090 24 GB": 24, "L4 24 GB": 24, "A100 40 GB": 40, "A100 80 GB": 80, "H100 80 GB": 80,
+  "H200 141 GB": 141,
+};
 
 /** name -> [label, first value, step] */
 const INPUTS = {
@@ -27,14 +31,14 @@ class Calculator {
     const model = this.choice("model", MODELS, ([layers, kvHeads, headSize, context, parameters]) =>
       this.fill({ layers, kvHeads, headSize, context: Math.min(context, 8192), parameters }), "Llama 3.1 8B");
     const gpu = this.choice("GPU", GPUS, size => this.fill({ gpu: size }), "H100 80 GB");
-    this.config = make("textarea", "", { rows: "3", placeholder: "or paste a model's config.json here", "aria-label": "config.json",
-      spellcheck: "false" });
+    this.config = make("textarea", "", { rows: "3", "aria-label": "config.json", spellcheck: "false",
+      placeholder: "or paste a model's config.json here" });
     this.config.addEventListener("input", () => this.readConfig());
     this.error = make("p", "error", { role: "alert", hidden: "" });
     this.sheet = make("tbody");
     this.bars = make("div", "memory-fit", { "aria-hidden": "true" });
-    this.form = make("form", "calculator-form", {}, make("label", "", {}, "model", model), make("label", "", {}, "GPU", gpu),
-      ...labels);
+    this.form = make("form", "calculator-form", {}, make("label", "", {}, "model", model),
+      make("label", "", {}, "GPU", gpu), ...labels);
     this.form.addEventListener("input", () => this.paint());
     this.form.addEventListener("submit", event => event.preventDefault());
     box.replaceChildren(this.form, this.config, this.error,
@@ -65,7 +69,8 @@ class Calculator {
     try {
       const { layers, kvHeads, headSize, context, parameters, weightBytes } = modelFromConfig(this.config.value);
       const billions = parameters === null ? {} : { parameters: Number((parameters / 1e9).toPrecision(4)) };
-      this.fill({ layers, kvHeads, headSize, context, weightBytes, length: Math.min(context, this.inputs.length.valueAsNumber), ...billions });
+      const length = Math.min(context, this.inputs.length.valueAsNumber);
+      this.fill({ layers, kvHeads, headSize, context, weightBytes, length, ...billions });
       this.paint();
     } catch (error) {
       this.complain(error);

@@ -1,6 +1,6 @@
 // What an event is about, and what it follows from: its chain of causes, back to the request that began it.
 //
-//     25 copied from 6 ← A.2 computes 1 token from position 74 on (step 31) ← 56 earlier steps of A.2 ← A.2 was forked ...
+//     25 copied from 6 ← A.2 computes 1 token from position 74 on (step 31) ← 56 earlier steps of A.2 ← ...
 
 const MOST_CAUSES = 4096;
 
@@ -38,7 +38,8 @@ function causesOf(event, history) {
     event = history.event(event.cause);
   }
   tell();
-  if (after && after.cause >= 0) links.push({ seq: after.cause, words: `event ${after.cause}, which is not held here` });
+  const before = after?.cause ?? -1;
+  if (before >= 0) links.push({ seq: before, words: `event ${before}, which is not held here` });
   return links;
 }
 
@@ -56,6 +57,40 @@ function originOf(block, map, history) {
     || (event.kind === "BlockCopied" && event.destination === block)) ?? null;
 }
 
+/** How each holder of a block came by it, as far as that is held: [sequence, the event that put it into its table]. */
+function takenBy(block, entries, origin, map, history) {
+  const taken = new Map();
+  const wanted = new Set(entries.map(({ view }) => view.sequence));
+  for (let seq = map.seq + 1; wanted.size > 0;) {
+    seq = history.previous("BlockShared", seq);
+    if (!(seq > (origin?.seq ?? -1))) break; // no more, or of what the block held before
+    const event = history.event(seq);
+    if (event.block === block && wanted.delete(event.sequence)) taken.set(event.sequence, event);
+  }
+  if (wanted.has(origin?.sequence)) taken.set(origin.sequence, origin);
+  return [...taken].sort(([, one], [, other]) => one.seq - other.seq);
+}
+
+/** The newest event that changed a block, or copied from it or to it in the step that goes on. */
+function lastChangeOf(block, map, history) {
+  const touched = history.event(map.last_touched[block]);
+  if (!map.pending_copies.some(pair => pair.includes(block))) return touched;
+  const step = history.steps.steps[history.steps.indexOf(map.seq)];
+  const copied = history.slice(step?.first ?? map.seq, map.seq + 1).findLast(event => event.kind === "BlockCopied"
+    && (event.source === block || event.destination === block));
+  return copied?.seq > (touched?.seq ?? -1) ? copied : touched;
+}
+
+const SOON = 8; // events: of a copy or of a release nothing is longer under way
+
+/** The releases that are due of a block whose references are more than the table entries that point to it. */
+function comingReleases(block, { refs, entries }, map, history) {
+  if (refs <= entries.length) return [];
+  return history.slice(map.seq + 1, map.seq + 1 + SOON)
+    .filter(event => event.kind === "BlockReleased" && event.block === block)
+    .slice(0, refs - entries.length);
+}
+
 /** Stand after an event, fetching what came before where the history begins later. */
 async function goToEvent(viewer, seq) {
   while (seq < viewer.history.oldest && await viewer.loadOlder?.()) continue;
@@ -64,9 +99,7 @@ async function goToEvent(viewer, seq) {
 
 /** A link to an event. */
 function eventLink(viewer, seq, words) {
-  const link = make("button", "event-link", { type: "button", title: `go to event ${seq}` }, words);
-  link.addEventListener("click", () => goToEvent(viewer, seq));
-  return link;
+  return makeButton(words, () => goToEvent(viewer, seq), { class: "event-link", title: `go to event ${seq}` });
 }
 
 /** Links with arrows between them, from an event back to what began it. */

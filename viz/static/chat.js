@@ -13,12 +13,11 @@ class ChatTurn {
     this.parts = {
       answer: make("p", "said"),
       facts: make("span"),
-      link: make("button", "link", { type: "button", hidden: "" }, "show its blocks"),
+      link: makeButton("show its blocks", () => showInLive(this.sequence), { class: "link", hidden: "" }),
     };
     this.root = make("article", "turn", {},
       make("p", "asked", { "aria-label": "you" }, question),
       this.parts.answer, make("p", "hint", {}, this.parts.facts, " ", this.parts.link));
-    this.parts.link.addEventListener("click", () => showInLive(this.sequence));
   }
 
   /** Take in what the map says of the answer by now. */
@@ -37,7 +36,8 @@ class ChatTurn {
     setText(this.parts.answer, this.answer);
     this.parts.link.hidden = false;
     const cache = cacheWords(this.cached, view.num_prompt_tokens, header.block_size);
-    setText(this.parts.facts, [cache, statusWords(view, map)].filter(Boolean).join(" · "));
+    const halted = !this.over && map.halted_after ? "the engine is halted in the Live tab, and answers when it runs on" : "";
+    setText(this.parts.facts, [cache, statusWords(view, map), halted].filter(Boolean).join(" · "));
   }
 
   /** The answer never came, or is lost with its run. */
@@ -63,8 +63,8 @@ class Chat {
     this.maxTokens = number("most tokens of an answer", { value: "128", min: "1" });
     this.temperature = number("temperature of answers", { value: "0.7", min: "0", step: "0.1" });
     this.send = make("button", "primary", { type: "submit" }, "send");
-    this.stop = make("button", "", { type: "button" }, "stop");
-    this.fresh = make("button", "", { type: "button" }, "new chat");
+    this.stop = makeButton("stop", () => this.abort());
+    this.fresh = makeButton("new chat", () => this.begin());
     const form = make("form", "chat-form", { novalidate: "" }, this.input,
       make("span", "buttons", {},
         make("label", "", {}, "max tokens ", this.maxTokens), make("label", "", {}, "temperature ", this.temperature),
@@ -80,8 +80,6 @@ class Chat {
       event.preventDefault();
       this.ask();
     });
-    this.stop.addEventListener("click", () => this.abort());
-    this.fresh.addEventListener("click", () => this.begin());
     this.paint();
   }
 
@@ -160,8 +158,8 @@ class Chat {
       }
     }
     this.run = header.run;
-    const name = header.model.name?.split(/[\\/]/).pop() ?? "this model";
-    setText(this.note, header.model.chat_template ? `${name} answers in turns, as its chat template says.`
+    const name = modelName(header);
+    setText(this.note, header.model.chat_template ? `${name} answers in turns, as its chat template says.${sizeWords(header)}`
       : `${name} has no chat template: it does not know questions and answers, and continues what you write.`);
     this.onEvents();
   }
@@ -196,6 +194,12 @@ function cacheWords(cached, tokens, blockSize) {
   if (cached === null) return `${count(tokens, "prompt token")}`;
   const blocks = count(Math.floor(cached / blockSize), "block");
   return `${cached} of ${count(tokens, "prompt token")} came from the cache (${blocks})`;
+}
+
+/** A warning that a small model talks nonsense. */
+function sizeWords({ model }) {
+  const millions = (model.num_parameters ?? Infinity) / 1e6;
+  return millions < 100 ? ` It has ${millions.toFixed(1)} million parameters: expect the form of an answer, not its sense.` : "";
 }
 
 /** Go to the first tab, where the viewer looks at a sequence. */

@@ -55,7 +55,8 @@ function makeChip(look) {
   if (typeof look === "string") return make("span", "gap", {}, look);
   const { block, host, index, filled, size, refs, inherited, colours, other } = look;
   if (host !== undefined) {
-    return make("span", "chip host", { title: `logical ${index} → block ${host} of the host pool: swapped out` }, `h${host}`);
+    const where = `logical ${index} → block ${host} of the host pool: swapped out`;
+    return make("span", "chip host", { title: where }, `h${host}`);
   }
   const classes = ["chip", refs > 1 ? "shared" : "", inherited ? "inherited" : ""].filter(Boolean).join(" ");
   const title = `logical ${index} → block ${block}, ${filled} of ${size} slots filled`

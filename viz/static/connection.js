@@ -1,4 +1,5 @@
-// How a page gets the stream: through the SharedWorker where there is one, else by a connection of its own.
+// How a page talks to the server: its stream comes through the SharedWorker where there is one, else by a connection of
+// its own, and what it sends is JSON.
 
 /** Calls `listen(message)` from now on; returns {resync()}, which asks for a snapshot. */
 function connectToStream(version, listen) {
@@ -17,19 +18,24 @@ function connectToStream(version, listen) {
   return { resync: () => port.postMessage("snapshot") };
 }
 
-/** Sends one command to the engine. Resolves to the answer; rejects with the server's message for people. */
-async function sendCommand(command) {
+/** Sends one command to the engine. Resolves and rejects like postJSON. */
+function sendCommand(command) {
+  return postJSON(new URL("pagelens/command", document.baseURI), command);
+}
+
+/** Resolves to the server's answer; rejects with its message for people. */
+async function postJSON(url, data) {
   let response;
   try {
-    response = await fetch(new URL("pagelens/command", document.baseURI), {
+    response = await fetch(url, {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(command),
+      body: JSON.stringify(data),
     });
   } catch {
     throw new Error("the server does not answer: is `pagelens` still running?");
   }
-  const answer = await response.json().catch(() => ({ error: `the server failed (HTTP ${response.status})` }));
+  const answer = await response.json().catch(() => ({}));
   if (!response.ok) throw new Error(answer.error ?? `the server failed (HTTP ${response.status})`);
   return answer;
 }

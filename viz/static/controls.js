@@ -72,8 +72,7 @@ class Controls {
     const halted = map.halted_after !== "";
     const { StepCommitted = 0, StepFailed = 0 } = map.totals;
     const { running, waiting, preempted } = countStatuses(map);
-    const where = map.halted_after === "commit" ? `after step ${map.step}` : `after ${map.halted_after} of step ${map.step}`;
-    const doing = halted ? `halted ${where}` : running + waiting + preempted > 0 ? "running" : "idle";
+    const doing = halted ? `halted ${haltPlace(map.halted_after, map)}` : running + waiting + preempted > 0 ? "running" : "idle";
     const done = halted ? "" : ` · ${count(StepCommitted + StepFailed, "step")}`;
     const queued = loop.queued?.length ? ` · ${loop.queued.length} queued` : "";
     const { steps_per_second, failure } = loop;

@@ -19,7 +19,7 @@ const CHARTS = [
     { figure: "hits", name: "of the tokens looked up", colour: theme => theme.lanes[6] }] },
   { title: "Tokens in the last second", unit: "", lines: [
     { figure: "tokens", name: "generated", colour: theme => theme.lanes[0] }] },
-  { title: "Time to a token", unit: "ms", dots: true, lines: [
+  { title: "Time to a token, halts left out", unit: "ms", dots: true, lines: [
     { figure: "first", name: "first token, from arrival", colour: theme => theme.lanes[5] },
     { figure: "gap", name: "next token", colour: theme => theme.lanes[0] }] },
   { title: "Sequences", unit: "", lines: [

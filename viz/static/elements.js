@@ -1,4 +1,4 @@
-// A few words for building DOM. Text always goes through textContent, so nothing a user or a model wrote is ever markup.
+// A few words for building DOM. Text goes through textContent, so nothing a user or a model wrote is ever markup.
 
 /** An element with a class, attributes and children (elements or text). */
 function make(tag, className = "", attributes = {}, ...children) {
@@ -7,6 +7,13 @@ function make(tag, className = "", attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
+}
+
+/** A button that does something: `attributes` are its title, its class and the like. */
+function makeButton(words, act, attributes = {}) {
+  const button = make("button", "", { type: "button", ...attributes }, words);
+  button.addEventListener("click", act);
+  return button;
 }
 
 /** Set the text of an element, touching the document only if it changes. */

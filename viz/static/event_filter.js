@@ -8,11 +8,8 @@ class EventFilter {
     this.viewer = viewer;
     this.changed = changed;
     this.off = new Set(); // kinds that are not wanted
-    this.groups = Object.fromEntries(Object.keys(EVENT_GROUPS).map(group => {
-      const button = make("button", "", { type: "button", "aria-pressed": "true" }, group);
-      button.addEventListener("click", () => this.toggle(this.kindsOf(group)));
-      return [group, button];
-    }));
+    this.groups = Object.fromEntries(Object.keys(EVENT_GROUPS).map(group =>
+      [group, makeButton(group, () => this.toggle(this.kindsOf(group)), { "aria-pressed": "true" })]));
     this.kinds = make("div", "kinds");
     this.landmark = this.select("only such events",
       ["every kind", ...Object.keys(LANDMARKS)].map(words => [words, words]));

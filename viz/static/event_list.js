@@ -1,5 +1,5 @@
-// The event list: every event of the history as one plain sentence, with its reason, its cause and its line of source. It
-// holds as many rows as can be seen, so a history of a million events costs no more than one of twenty.
+// The event list: every event of the history as one plain sentence, with its reason, its cause and its line of source.
+// It holds as many rows as can be seen, so a history of a million events costs no more than one of twenty.
 //
 //     9,727  step 31 plan   Released. A.1 lets go of block 6 ...
 //     9,728  step 31 plan   Copy-on-write. A.2 writes position 74 ...   <- you are here: up and down move you
@@ -32,7 +32,7 @@ class EventList {
     this.measure();
   }
 
-  /** Sizes are read when they change and not at every painting, for which the browser would lay out the page at once. */
+  /** Sizes are read when they change, not at every painting, for which the browser would lay out the page at once. */
   measure() {
     this.seen = this.scroller.clientHeight;
     this.rowHeight = Math.round(parseFloat(getComputedStyle(this.scroller).fontSize) * EVENT_EMS);

@@ -8,22 +8,28 @@ async function showExported() {
   dark.addEventListener("change", follow);
   follow();
   const viewer = new Viewer(parts.viewer);
-  const moment = new URLSearchParams(location.hash.slice(1));
+  const { seq, block } = momentOfLink(location.hash);
   let opened = false;
   try {
-    const packed = Uint8Array.from(atob(document.getElementById("recording").textContent.trim()), c => c.charCodeAt(0));
-    await readRecording(await unpacked(new Blob([packed])), history => {
+    await readRecording(await bytesIn(document.getElementById("recording")), history => {
       if (!opened) viewer.open(history);
       opened = true;
       viewer.redraw();
     });
     setText(parts.progress, `${(viewer.history.newest + 1).toLocaleString("en")} events`);
-    viewer.goTo(moment.has("seq") ? Number(moment.get("seq")) : viewer.history.newest);
-    if (moment.has("block")) viewer.selection.pin(Number(moment.get("block")));
+    viewer.goTo(seq ?? fullestMoment(viewer.history));
+    if (block !== null) viewer.selection.pin(block);
   } catch (error) {
     setText(parts.progress, error.message);
     parts.progress.classList.add("lost");
   }
+}
+
+/** The event after which most slots were held: there is most to see. */
+function fullestMoment({ steps, newest }) {
+  const held = step => step.memory?.held ?? 0;
+  const fullest = steps.steps.reduce((best, step) => (held(step) > held(best) ? step : best), {});
+  return fullest.last ?? newest;
 }
 
 showExported();

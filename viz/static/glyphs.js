@@ -46,7 +46,10 @@ function drawCached(context, x, y, size, colour, theme) {
   context.restore();
 }
 
-/** Large: every slot a little square; with several holders the columns of slots take their inks in turn. */
+/**
+ * Large: every slot a little square. With several holders the columns of slots take their inks in turn; with more holders
+ * than columns each slot is striped with all of them.
+ */
 function drawSlots(context, x, y, size, { filled, planned, inks }, blockSize, theme) {
   context.fillStyle = theme.cell;
   fillCell(context, x, y, size);
@@ -56,9 +59,12 @@ function drawSlots(context, x, y, size, { filled, planned, inks }, blockSize, th
     const column = slot % columns;
     const { colour, mark } = inks[Math.floor((column * inks.length) / columns)] ?? { colour: theme.muted, mark: 0 };
     if (slot < filled) {
-      context.fillStyle = colour;
-      context.fillRect(left, upper, width, height);
-      drawMark(context, left + width / 2, upper + height / 2, Math.min(width, height), mark);
+      const stripes = inks.length > columns ? inks : [{ colour }];
+      stripes.forEach((stripe, i) => {
+        context.fillStyle = stripe.colour;
+        context.fillRect(left + (i * width) / stripes.length, upper, width / stripes.length, height);
+      });
+      if (stripes.length === 1) drawMark(context, left + width / 2, upper + height / 2, Math.min(width, height), mark);
     } else if (slot < filled + planned) {
       context.strokeStyle = colour;
       context.lineWidth = 1;

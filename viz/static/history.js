@@ -104,7 +104,7 @@ class History {
     return found;
   }
 
-  /** The picture after event `seq`, a map of the caller's own; `from`, an earlier such map, is carried on if it is near. */
+  /** The picture after event `seq`, a map of the caller's own; `from`, an earlier such map, is carried on if near. */
   pictureAt(seq, from = null) {
     const chunk = this.chunkOf(Math.max(seq, this.oldest));
     const near = from && from.seq <= seq && from.seq >= chunk.base.seq;

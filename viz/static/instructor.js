@@ -4,28 +4,13 @@
 const OWN_ROUTES = new URL("../", document.currentScript.src);
 const SECONDS_BEFORE_ASKING_WHY = 1;
 
-/** Resolves to the server's answer; rejects with its message for people. */
-async function postToOwn(route, data) {
-  let response;
-  try {
-    response = await fetch(new URL(route, OWN_ROUTES), {
-      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(data),
-    });
-  } catch {
-    throw new Error("the server does not answer: is `pagelens` still running?");
-  }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `the server failed (HTTP ${response.status})`);
-  return answer;
-}
-
 /** Let a form sign in with its password; `done()` is called when it has. */
 function signInWith(form, done) {
   const error = form.querySelector(".error");
   form.addEventListener("submit", async event => {
     event.preventDefault();
     try {
-      await postToOwn("login", { password: form.elements.password.value });
+      await postJSON(new URL("login", OWN_ROUTES), { password: form.elements.password.value });
       error.hidden = true;
       form.reset();
       done();
@@ -41,23 +26,21 @@ function signInWith(form, done) {
 class AccessStrip {
   constructor() {
     this.role = make("span");
-    this.signIn = make("button", "", { type: "button" }, "I am the instructor");
-    this.signOut = make("button", "", { type: "button" }, "sign out");
+    this.signIn = makeButton("I am the instructor", () => this.dialog.showModal());
+    this.signOut = makeButton("sign out", async () => {
+      await postJSON(new URL("logout", OWN_ROUTES), {}).catch(error => setText(this.trouble, error.message));
+      this.learn();
+    });
     this.trouble = make("span", "trouble", { role: "alert" });
     this.dialog = this.makeDialog();
     this.root = make("div", "pagelens access", {}, this.trouble, this.role, this.signIn, this.signOut, this.dialog);
-    this.signIn.addEventListener("click", () => this.dialog.showModal());
-    this.signOut.addEventListener("click", async () => {
-      await postToOwn("logout", {}).catch(error => setText(this.trouble, error.message));
-      this.learn();
-    });
     document.body.append(this.root);
     this.show({ role: "instructor", instructor_password: false });
     this.learn();
   }
 
   makeDialog() {
-    const cancel = make("button", "", { type: "button" }, "cancel");
+    const cancel = makeButton("cancel", () => dialog.close());
     const password = make("input", "", {
       name: "password", type: "password", autocomplete: "current-password", required: "",
       "aria-label": "instructor's password",
@@ -68,7 +51,6 @@ class AccessStrip {
       password, make("p", "error", { role: "alert", hidden: "" }),
       make("p", "buttons", {}, make("button", "primary", { type: "submit" }, "sign in"), cancel));
     const dialog = make("dialog", "panel", { "aria-label": "sign in as the instructor" }, form);
-    cancel.addEventListener("click", () => dialog.close());
     signInWith(form, () => {
       dialog.close();
       this.learn();

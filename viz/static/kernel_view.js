@@ -2,10 +2,11 @@
 // event at the viewer's moment.
 //
 //   [sequence] [layer] [KV head] [keys a tile]  (trace the next step)          really loaded (interpreter)
+//   K and V come from 5 blocks: 44, 38, 47, 35, 46. That is what the block table says.
+//   ‹ tile 2 of 3 ›   [44][38]|[47][35]|[46]    the blocks of the tile under the cursor are lit, here and on the map
+//                     head · running max · old sum × exp(m − m′) + this tile's = running sum
 //   grid     KV head 0  [ ][#][ ]     a program; those of the sequence can be chosen
 //            KV head 1  [ ][ ][ ]
-//   table    [44][38]|[47][35]|[46]   the blocks of the tile under the cursor are lit, here and on the map
-//   ‹ tile 2 of 3 ›   head · running max · old sum × exp(m − m') + this tile's = running sum
 
 const GRID_SHOWN = 384; // programs; of a larger grid only the sequence's own are drawn
 const WHOLE_WALK = -1; // instead of the number of a tile
@@ -15,7 +16,9 @@ class KernelView {
     Object.assign(this, { viewer, history: null, event: null, program: 0, tile: WHOLE_WALK, asked: null });
     this.picker = new TracePicker(viewer, command => this.ask(command));
     this.hint = make("p", "hint");
+    this.verdict = make("p", "verdict");
     this.facts = make("span");
+    this.launch = make("p", "hint");
     this.origin = make("b", "origin");
     this.grid = make("div", "kernel-grid");
     this.words = make("p", "program");
@@ -30,15 +33,13 @@ class KernelView {
     this.walk = make("div", "walk", { tabindex: "0", role: "group", "aria-label": label },
       make("p", "moves", {}, this.back, this.where, this.on), this.table, this.text, this.numbers);
     this.walk.addEventListener("keydown", event => this.onKey(event));
-    this.body = make("div", "kernel-body", { hidden: "" }, make("p", "facts", {}, this.origin, " ", this.facts),
-      this.grid, this.words, this.rows, this.walk);
+    this.body = make("div", "kernel-body", { hidden: "" }, this.verdict,
+      make("p", "facts", {}, this.origin, " ", this.facts), this.walk, this.launch, this.grid, this.words, this.rows);
     box.append(this.picker.box, this.hint, this.body);
   }
 
   button(words, title, by) {
-    const button = make("button", "", { type: "button", title, "aria-label": title }, words);
-    button.addEventListener("click", () => this.move(by));
-    return button;
+    return makeButton(words, () => this.move(by), { title, "aria-label": title });
   }
 
   async ask(command) {
@@ -95,8 +96,10 @@ class KernelView {
     setText(this.origin, really ? "really loaded (interpreter)" : "derived from the block table");
     this.origin.classList.toggle("derived", !really);
     setText(this.facts, factsOfTrace(event, viewer.header));
+    setText(this.launch, launchWords(event));
     this.drawGrid();
     if (!walk) {
+      setText(this.verdict, "");
       viewer.highlight([]);
       return;
     }
@@ -148,10 +151,8 @@ class KernelView {
       return make("span", "cell", { title: `${name}: of another sequence or head, or without work` });
     }
     const words = `${name}: ${count(this.event.programs[number].tiles.length, "tile")}`;
-    const pressed = number === this.program;
-    const cell = make("button", "cell", { type: "button", title: words, "aria-label": words, "aria-pressed": pressed });
-    cell.addEventListener("click", () => this.choose(number, WHOLE_WALK));
-    return cell;
+    const attributes = { class: "cell", title: words, "aria-label": words, "aria-pressed": number === this.program };
+    return makeButton("", () => this.choose(number, WHOLE_WALK), attributes);
   }
 
   /** The block table, with what the program reads of it, and whether that is what stands there. */
@@ -171,11 +172,12 @@ class KernelView {
     const read = tile ? tile.key_blocks : walkOrder(walk, "key_blocks");
     const values = tile ? tile.value_blocks : walkOrder(walk, "value_blocks");
     const agree = [read, values].every(blocks => blocks.join() === expected.join());
-    const verdict = make("p", agree ? "verdict" : "verdict wrong", {}, agree
+    this.verdict.classList.toggle("wrong", !agree);
+    setText(this.verdict, agree
       ? `K and V come from ${count(read.length, "block")}: ${read.join(", ")}. That is what the block table says.`
       : `K come from ${read.join(", ")}, V from ${values.join(", ")}, but the table says ${expected.join(", ")}.`);
     const label = `block table of ${this.event.sequence}`;
-    this.table.replaceChildren(make("div", "chips", { role: "group", "aria-label": label }, ...chips), verdict);
+    this.table.replaceChildren(make("div", "chips", { role: "group", "aria-label": label }, ...chips));
   }
 }
 

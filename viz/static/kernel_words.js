@@ -3,13 +3,18 @@
 
 const ROWS_SHOWN = 16;
 
-function factsOfTrace(event, header) {
-  const { num_layers = "?", num_kv_heads = "?" } = header.model;
+/** "step 9 · A.0 · layer 1 of 4 · KV head 0 of 2" */
+function factsOfTrace(event, { model: { num_layers = "?", num_kv_heads = "?" } }) {
+  return `step ${event.step} · ${event.sequence} · layer ${event.layer} of ${num_layers} · KV head ${event.kv_head} of `
+    + `${num_kv_heads}`;
+}
+
+/** "triton kernel, tiles of 64 rows × 32 keys · grid 3 × 2" */
+function launchWords(event) {
   const rows = event.block_m ? `${event.block_m} rows × ` : "";
   const tiles = event.tile ? `tiles of ${rows}${event.tile} keys` : "all keys at once";
   const window = event.sliding_window ? `, window of ${event.sliding_window}` : "";
-  return `step ${event.step} · ${event.sequence} · layer ${event.layer} of ${num_layers} · KV head ${event.kv_head} of `
-    + `${num_kv_heads} · ${event.kernel} kernel, ${tiles}${window} · grid ${event.grid.join(" × ")}`;
+  return `${event.kernel} kernel, ${tiles}${window} · grid ${event.grid.join(" × ")}`;
 }
 
 function programWords(event, walk) {

@@ -3,8 +3,8 @@
 const GIB = 2 ** 30;
 
 /**
- * From a model's config.json: {layers, heads, kvHeads, headSize, context, parameters, weightBytes}; `parameters` is counted
- * for a Llama-like model and null where the config does not tell. Throws with a message for people.
+ * From a model's config.json: {layers, heads, kvHeads, headSize, context, parameters, weightBytes}; `parameters` is
+ * counted for a Llama-like model and null where the config does not tell. Throws with a message for people.
  */
 function modelFromConfig(text) {
   let config;
@@ -20,7 +20,9 @@ function modelFromConfig(text) {
   const hidden = first("hidden_size", "n_embd", "d_model");
   const missing = Object.entries({ num_hidden_layers: layers, num_attention_heads: heads, hidden_size: hidden })
     .filter(([, value]) => value === undefined).map(([name]) => name);
-  if (missing.length > 0) throw new Error(`the config has no ${missing.join(", no ")}: is it the config.json of a decoder?`);
+  if (missing.length > 0) {
+    throw new Error(`the config has no ${missing.join(", no ")}: is it the config.json of a decoder?`);
+  }
   const kvHeads = first("num_key_value_heads") ?? heads;
   const headSize = first("head_dim") ?? hidden / heads;
   return {
@@ -33,15 +35,16 @@ function modelFromConfig(text) {
 
 function parametersOf(config, { layers, heads, kvHeads, headSize, hidden }) {
   const { vocab_size: vocabulary, intermediate_size: inner, tie_word_embeddings: tied = false } = config;
-  if (!Number.isFinite(vocabulary) || !Number.isFinite(inner) || config.num_experts || config.num_local_experts) return null;
+  const hasExperts = config.num_experts || config.num_local_experts;
+  if (!Number.isFinite(vocabulary) || !Number.isFinite(inner) || hasExperts) return null;
   const attention = 2 * hidden * headSize * (heads + kvHeads);
   return vocabulary * hidden * (tied ? 1 : 2) + layers * (attention + 3 * hidden * inner + 2 * hidden) + hidden;
 }
 
 /**
- * Everything the calculator shows, each line {name, formula, value, unit}, and the numbers themselves.
- * `input`: layers, kvHeads, headSize, kvBytes (of an element), weights (bytes), gpu (bytes), utilization, blockSize, context
- * (most tokens of a sequence), length (tokens of a usual one), batch (sequences wanted). Throws with a message for people.
+ * Everything the calculator shows, each line {name, formula, value, unit}, and the numbers themselves. `input`: layers,
+ * kvHeads, headSize, kvBytes (of an element), weights (bytes), gpu (bytes), utilization, blockSize, context (most
+ * tokens of a sequence), length (tokens of a usual one), batch (sequences wanted). Throws with a message for people.
  */
 function kvMemory(input) {
   for (const [name, value] of Object.entries(input)) {
@@ -50,7 +53,9 @@ function kvMemory(input) {
   }
   const { layers, kvHeads, headSize, kvBytes, weights, gpu, utilization, blockSize, context, length, batch } = input;
   if (utilization > 1) throw new Error(`gpu_memory_utilization is ${utilization}, allowed is above 0 to 1`);
-  if (length > context) throw new Error(`a usual length of ${length} is more than the context of ${context}: make it shorter`);
+  if (length > context) {
+    throw new Error(`a usual length of ${length} is more than the context of ${context}: make it shorter`);
+  }
   const perToken = 2 * layers * kvHeads * headSize * kvBytes;
   const perBlock = perToken * blockSize;
   const forCache = Math.max(0, gpu * utilization - weights);
@@ -76,7 +81,8 @@ function kvMemory(input) {
         filled: `${n(Math.floor(forCache))} ÷ ${n(perBlock)} → ${n(blocks)} blocks = ${n(slots)} slots` },
       { name: "sequences of the usual length, paged", value: n(paged), formula: "blocks ÷ ⌈length ÷ block size⌉",
         filled: `${n(blocks)} ÷ ⌈${n(length)} ÷ ${blockSize}⌉ = ${n(blocks)} ÷ ${n(blocksEach)} → ${n(paged)}` },
-      { name: "sequences, contiguous", value: n(contiguous), formula: "slots ÷ context, since each reserves the longest it may get",
+      { name: "sequences, contiguous", value: n(contiguous),
+        formula: "slots ÷ context, since each reserves the longest it may get",
         filled: `${n(slots)} ÷ ${n(context)} → ${n(contiguous)}` },
       { name: `a batch of ${n(batch)}`, value: needed <= blocks ? "fits" : "does not fit",
         formula: "batch · ⌈length ÷ block size⌉ ≤ blocks", filled: `${n(batch)} · ${n(blocksEach)} = ${n(needed)} `

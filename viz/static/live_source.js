@@ -10,8 +10,8 @@ class LiveSource {
   }
 
   /**
-   * A view has `root`, and as it needs them: onRun(history) for a new history, onEvents(events) after they were taken in,
-   * onLoop(), onConnection(). It is told at once what there is already.
+   * A view has `root`, and as it needs them: onRun(history) for a new history, onEvents(events) after they were taken
+   * in, onLoop(), onConnection(). It is told at once what there is already.
    */
   follow(view) {
     this.views.add(view);

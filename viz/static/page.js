@@ -43,7 +43,7 @@ class LiveView {
     this.replay = new Replay(this.root, this.parts, this);
     this.run = null;
     addEventListener("hashchange", () => { if (this.source?.history) this.onRun(this.source.history); });
-    document.addEventListener("pagelens:show", event => this.viewer.selection.pinSequence(event.detail.sequence));
+    document.addEventListener("pagelens:show", event => this.show(event.detail.sequence));
   }
 
   get source() { return Pagelens.source; }
@@ -56,16 +56,30 @@ class LiveView {
     this.onConnection();
     if (this.replay.showing) return; // who looks at a recording is left alone
     const { cursor } = this.viewer;
-    const moment = isNew ? null : momentInAddress(header.run);
-    this.viewer.open(history, isNew ? null : moment?.seq ?? cursor);
-    if (moment?.block !== undefined) this.viewer.selection.pin(moment.block);
+    if (isNew && cursor !== null) { // and so is who looks back
+      this.replay.keep("The server has begun a new run. You still look at the one before it.");
+      return;
+    }
+    const moment = this.momentInAddress(header.run);
+    this.parts.intro.hidden = history.newest >= 0;
+    this.viewer.open(history, moment?.seq ?? cursor);
+    if (Number.isInteger(moment?.block)) this.viewer.selection.pin(moment.block);
     this.showFacts(header);
   }
 
+  /** The moment that the address names, once; null if it names none, or one of another run, which is said. */
+  momentInAddress(run) {
+    const moment = momentOfLink(location.hash);
+    if (moment.seq === null || scenarioInAddress()) return null;
+    history.replaceState(null, "", location.pathname + location.search);
+    if (moment.run === null || moment.run === run) return moment;
+    this.replay.say(`The link leads to run ${moment.run}, which is over: this is run ${run}. A saved recording would still have it.`);
+    return null;
+  }
+
   showFacts(header) {
-    const model = header.model.name?.split(/[\\/]/).pop() ?? "model";
     const pool = `${header.num_blocks} blocks of ${header.block_size}`;
-    setText(this.parts.facts, [model, kernelWords(header.kernel), pool].join(" · "));
+    setText(this.parts.facts, [modelName(header), kernelWords(header.kernel), pool].join(" · "));
     this.parts.facts.title = header.kernel.why ?? "";
   }
 
@@ -75,7 +89,18 @@ class LiveView {
     this.showFacts(this.source.history.header);
   }
 
+  /** Look at a sequence: at the moment before it gave its blocks back, if it has ended. */
+  show(sequence) {
+    if (this.replay.showing) this.replay.leave();
+    const { viewer, source: { history } } = this;
+    let end = history.map.sequences[sequence]?.status === "finished" ? history.newest + 1 : undefined;
+    while (end !== undefined && history.event(end)?.sequence !== sequence) end = history.previous("SequenceFinished", end);
+    if (end !== undefined) viewer.goTo(end - 1);
+    viewer.selection.pinSequence(sequence);
+  }
+
   onEvents(events) {
+    this.parts.intro.hidden = true;
     if (!this.replay.showing) this.viewer.take(events);
     else this.controls.paint(this.source);
   }
@@ -90,13 +115,4 @@ class LiveView {
     setText(this.parts.connection, words);
     this.parts.connection.classList.toggle("lost", !open);
   }
-}
-
-/** The moment that the address names, once: {seq, block}; null if it names none, or one of another run. */
-function momentInAddress(run) {
-  const named = new URLSearchParams(location.hash.slice(1));
-  if (!named.has("seq") || (named.has("run") && named.get("run") !== run)) return null;
-  history.replaceState(null, "", location.pathname + location.search);
-  const wholeNumber = name => (/^\d+$/.test(named.get(name)) ? Number(named.get(name)) : undefined);
-  return { seq: wholeNumber("seq"), block: wholeNumber("block") };
 }

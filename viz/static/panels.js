@@ -1,5 +1,5 @@
-// The panels below the map, opened on demand: a row of switches above it, and a box for each open one. Which are open is
-// remembered by the browser.
+// The panels below the map, opened on demand: a row of switches above it, and a box for each open one. Which are open
+// is remembered by the browser.
 
 /** Name -> {title, make(box, viewer)}; a panel has paint(), called after the map has changed while it is open. */
 const PANELS = {};
@@ -12,10 +12,10 @@ class Panels {
     const switches = make("div", "switches", { role: "group", "aria-label": "panels" });
     const grid = make("div", "panel-grid");
     for (const [name, { title }] of Object.entries(PANELS)) {
-      const button = make("button", "", { type: "button", "aria-pressed": "false", "data-panel": name }, title);
-      button.addEventListener("click", () => this.toggle(name));
+      const button = makeButton(title, () => this.toggle(name), { "aria-pressed": "false", "data-panel": name });
       const content = make("div", `content ${name}`);
-      const section = make("section", `panel ${name}`, { "aria-label": title, hidden: "" }, make("h2", "", {}, title), content);
+      const section = make("section", `panel ${name}`, { "aria-label": title, hidden: "" },
+        make("h2", "", {}, title), content);
       switches.append(button);
       grid.append(section);
       this.boxes[name] = { button, section, content };
@@ -28,7 +28,7 @@ class Panels {
   toggle(name) {
     if (this.open[name]) this.hide(name);
     else this.show(name);
-    if (this.open[name]) this.boxes[name].section.scrollIntoView({ block: "nearest" });
+    if (this.open[name]) this.boxes[name].section.scrollIntoView({ block: "start" });
     remember(Object.keys(this.open));
   }
 

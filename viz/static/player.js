@@ -5,7 +5,11 @@
 //     two tracks    step by step or by time, so that both stand at the same moment; a stop of either holds both
 
 class Player {
-  constructor(box, scenario, tracks) {
+  /** `moment` is where a link leads, {track, seq, block}, or null; `onward` a button for the end of the run. */
+  constructor(box, scenario, tracks, { moment, onward }) {
+    this.moment = moment;
+    this.onward = onward;
+    this.side = box;
     this.scenario = scenario;
     this.tracks = tracks;
     this.card = null;
@@ -16,12 +20,24 @@ class Player {
     box.append(this.story);
     this.restart();
     for (const track of tracks) track.viewer.painted = () => this.onPainted(track);
-    this.play();
+    if (moment) this.pause();
+    else this.play();
   }
 
   close() {
     this.pause();
     for (const track of this.tracks) track.close();
+  }
+
+  /** A run has grown or failed. */
+  onGrown() {
+    if (this.moment && this.tracks.every(track => track.history && !track.history.growing)) {
+      const { track, seq, block } = this.moment;
+      this.moment = null;
+      track.viewer.goTo(seq);
+      if (block !== null) track.viewer.selection.pin(block);
+    }
+    this.paint();
   }
 
   // the clock
@@ -148,6 +164,7 @@ class Player {
       this.toured.add(stop.number);
       this.show(tourCard(stop, this.scenario.tour[stop.number], track, goOn), {});
       this.story.querySelector("button").focus({ preventScroll: true });
+      this.reveal(track);
       return;
     }
     const card = new QuestionCard(stop, this.scenario.questions[stop.number], track, {
@@ -159,6 +176,13 @@ class Player {
     });
     this.show(card.element, card);
     card.focus();
+    this.reveal(track);
+  }
+
+  /** Scroll to the map that a card is about, down to its host lane, if the card stays in view. */
+  reveal(track) {
+    const stays = getComputedStyle(this.side).position === "sticky";
+    if (stays) track.viewer.parts.map.scrollIntoView({ block: "nearest" });
   }
 
   /** The next open question of each track that has one: [{track, stop}]. */
@@ -202,7 +226,10 @@ class Player {
     const total = this.scenario.questions.length;
     const words = total === 0 ? "The run is over." : `The run is over. ${right} of ${total} questions answered right`
       + (given.length < total ? `, ${total - given.length} not answered.` : ".");
-    this.show(make("p", "card score", { "data-kind": "score" }, words));
+    this.show(make("div", "card score", { "data-kind": "score" },
+      ...[words, ...(this.tracks.length > 1 ? this.tracks.map(sumUp) : []), this.scenario.conclusion]
+        .filter(Boolean).map(line => make("p", "", {}, line)),
+      make("p", "acts", {}, this.onward)));
   }
 
   paint() {

@@ -14,18 +14,18 @@ class PlayerBar {
     const { scenario, tracks } = player;
     const units = tracks.length === 1 ? ["events", "steps"] : scenario.clock === "time" ? ["time", "steps"] : ["steps"];
     const toggle = () => (player.playing ? player.pause() : player.play());
-    this.toggle = this.button("❚❚ pause", "play or pause (space)", toggle);
-    this.toggle.classList.add("primary");
+    this.toggle = makeButton("❚❚ pause", toggle, { class: "primary", title: "play or pause (space)" });
     this.select = make("select", "", { "aria-label": "pace" },
       ...Object.keys(PACES).filter(words => units.includes(PACES[words].unit))
         .map(words => make("option", "", { value: words }, words)));
     this.select.value = FIRST_PACE[tracks.length > 1 ? scenario.clock : scenario.pace];
     this.select.addEventListener("change", () => player.resetClock());
-    this.next = this.button("next question", "to the next question that is open", () => player.nextQuestion());
-    const restart = this.button("restart", "from the beginning, all questions open again", () => {
+    this.next = makeButton("next question", () => player.nextQuestion(),
+      { title: "to the next question that is open" });
+    const restart = makeButton("restart", () => {
       player.restart();
       player.play();
-    });
+    }, { title: "from the beginning, all questions open again" });
     this.state = make("span", "state", { role: "status" });
     box.append(make("div", "player", { role: "group", "aria-label": "player" },
       this.toggle, this.select, this.next, restart, this.state));
@@ -33,12 +33,6 @@ class PlayerBar {
 
   /** How the player moves now: {unit, every, speed}. */
   get pace() { return PACES[this.select.value]; }
-
-  button(words, title, act) {
-    const element = make("button", "", { type: "button", title }, words);
-    element.addEventListener("click", act);
-    return element;
-  }
 
   paint() {
     const { player } = this;

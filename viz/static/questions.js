@@ -1,6 +1,6 @@
 // A question before an event: asked while the picture stands just before it, graded from the events that follow.
 
-const ASKED = { block: "the number of the block, or choose it on the map", number: "a number" };
+const ASKED = { block: "The number of the block, or choose it on the map:", number: "A number:" };
 
 class QuestionCard {
   /** `answered(given, isRight)` is called once, with null where the question was skipped; `goOn()` after the answer. */
@@ -14,7 +14,7 @@ class QuestionCard {
       if (this.input && !Number.isNaN(this.input.valueAsNumber)) this.grade(this.input.valueAsNumber);
       else if (this.input) this.input.focus();
     });
-    this.element = make("div", "card", { "data-kind": "question", role: "group", "aria-label": "question" },
+    this.element = make("div", "card", { "data-kind": "question", role: "group", "aria-label": "question", tabindex: "-1" },
       make("p", "", {}, make("b", "", {}, "What happens next? "), question.text), this.form, this.hint, this.verdict);
     this.element.addEventListener("keydown", event => this.onKey(event));
     if (question.ask === "block") track.viewer.selection.clear();
@@ -22,16 +22,16 @@ class QuestionCard {
 
   controls() {
     const { ask, choices, hint } = this.question;
-    const others = [...(hint ? [this.button("hint", () => { this.hint.hidden = false; })] : []),
-      this.button("skip", () => this.grade(null))];
-    if (ask === "choice") return [...this.options(Object.entries(choices)), ...others];
+    const others = [...(hint ? [makeButton("hint", () => { this.hint.hidden = false; })] : []),
+      makeButton("skip", () => this.grade(null))];
+    if (ask === "choice") return [...this.options(shuffled(Object.entries(choices))), ...others];
     if (ask === "sequence") return [...this.options(this.sequences().map(name => [name, name])), ...others];
-    this.input = make("input", "", { type: "number", step: "1", "aria-label": ASKED[ask], placeholder: ask });
-    return [this.input, make("button", "primary", { type: "submit" }, "answer"), ...others];
+    this.input = make("input", "", { type: "number", step: "1" });
+    return [make("label", "", {}, ASKED[ask], " ", this.input), make("button", "primary", { type: "submit" }, "answer"), ...others];
   }
 
   options(pairs) {
-    return pairs.map(([value, words]) => this.button(words, () => this.grade(value), "option"));
+    return pairs.map(([value, words]) => makeButton(words, () => this.grade(value), { class: "option" }));
   }
 
   /** The sequences that are there now, and have not ended. */
@@ -40,14 +40,9 @@ class QuestionCard {
     return views.map(view => view.sequence);
   }
 
-  button(words, act, className = "") {
-    const button = make("button", className, { type: "button" }, words);
-    button.addEventListener("click", act);
-    return button;
-  }
-
+  /** To where an answer is typed, else to the question itself: Enter must not answer what nobody has read. */
   focus() {
-    this.form.querySelector("input, button").focus({ preventScroll: true });
+    (this.input ?? this.element).focus({ preventScroll: true });
   }
 
   /** The keys 1 to 9 choose. */
@@ -72,7 +67,7 @@ class QuestionCard {
     const isRight = answers.map(String).includes(String(given));
     this.answered(given, isRight);
     const say = given === null ? "Skipped: it is " : isRight ? "Right: " : `No, not ${this.words(given)}: it is `;
-    const next = this.button("go on", this.goOn, "primary");
+    const next = makeButton("go on", this.goOn, { class: "primary" });
     this.verdict.className = `graded ${isRight ? "right" : "wrong"}`;
     this.verdict.replaceChildren(
       make("p", "", {}, make("b", "", {}, say + answers.map(answer => this.words(answer)).join(" or ")), ". ",
@@ -85,4 +80,10 @@ class QuestionCard {
     if (this.question.ask === "block") return `block ${answer}`;
     return answer in this.question.choices ? `“${this.question.choices[answer]}”` : String(answer);
   }
+}
+
+/** Choices in an order that does not tell which is right, and is the same for everybody: by a hash of their words. */
+function shuffled(choices) {
+  const hash = words => [...words].reduce((number, letter) => (number * 31 + letter.charCodeAt(0)) % 1_000_003, 7);
+  return choices.toSorted(([, a], [, b]) => hash(a) - hash(b));
 }

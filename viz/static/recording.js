@@ -1,6 +1,7 @@
 // A recording as a History: from a .kvtrace or .kvtrace.gz that was dropped on the page, streamed by the server, or
 // embedded in a page. It grows while it is read, so that a viewer can look at its beginning already.
 
+const SCHEMA = 1; // of engine/events.py
 const CHUNK_CHARACTERS = 1 << 20; // some 5,000 events
 const MOST_BLOCKS = 1 << 20;
 const MOST_TOKENS_IN_BLOCK = 4096;
@@ -8,8 +9,8 @@ const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pi
 
 /**
  * Reads a stream of bytes into a History; `told(history)` is called as it grows, the first time with the header alone.
- * `eager`: take in each event as it comes, for a recording that is being made. Rejects with a message for people if it is
- * no recording, or broken; what came before is in the history then.
+ * `eager`: take in each event as it comes, for a recording that is being made. Rejects with a message for people if it
+ * is no recording, or broken; what came before is in the history then.
  */
 async function readRecording(stream, told, { eager = false } = {}) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
@@ -31,7 +32,8 @@ async function readRecording(stream, told, { eager = false } = {}) {
       rest = end < 0 ? "" : rest.slice(end + 1);
       told(history);
     }
-    const enough = eager || done || rest.length >= CHUNK_CHARACTERS << Math.floor(history.chunks.length / CHUNKS_BEFORE_LARGER);
+    const chunk = CHUNK_CHARACTERS << Math.floor(history.chunks.length / CHUNKS_BEFORE_LARGER);
+    const enough = eager || done || rest.length >= chunk;
     const end = enough ? rest.lastIndexOf("\n") + 1 : 0;
     if (end === 0) continue;
     takeLines(history, rest.slice(0, end), eager);
@@ -71,12 +73,21 @@ function beginRecording(line) {
   const within = (number, most) => Number.isInteger(number) && number >= 1 && number <= most;
   if (!within(num_blocks, MOST_BLOCKS) || !within(block_size, MOST_TOKENS_IN_BLOCK)) {
     throw new Error(`the header claims ${num_blocks} blocks of ${block_size} tokens; this page shows at most `
-      + `${MOST_BLOCKS.toLocaleString("en")} blocks of ${MOST_TOKENS_IN_BLOCK}: if there were fewer, the file is damaged`);
+      + `${MOST_BLOCKS.toLocaleString("en")} blocks of ${MOST_TOKENS_IN_BLOCK}: if there were fewer, the file is `
+      + "damaged");
   }
-  if (base && !Object.keys(MemoryMap.empty(1, 1)).every(name => name in Object(base))) {
+  if (header.schema > SCHEMA) {
+    throw new Error(`the recording has schema ${header.schema}, this page reads up to ${SCHEMA}: open it with a newer Pagelens`);
+  }
+  if (base && !["seq", "ref_count", "state", "sequences"].every(name => name in Object(base))) {
     throw new Error("the picture in the header, before the first event, is not whole: the recording is damaged");
   }
-  return new History(header, base ?? { ...MemoryMap.empty(num_blocks, block_size) });
+  return new History(header, { ...MemoryMap.empty(num_blocks, block_size), ...base }); // an older base has fewer fields
+}
+
+/** The bytes of a recording that lies in a page, packed, as the text of an element. */
+function bytesIn(element) {
+  return unpacked(new Blob([Uint8Array.from(atob(element.textContent.trim()), letter => letter.charCodeAt(0))]));
 }
 
 /** The bytes of a file or an answer, unpacked if they are gzip. */

@@ -9,17 +9,20 @@ class Replay {
       event.preventDefault();
       root.classList.add("dropping");
     });
-    root.addEventListener("dragleave", event => { if (!root.contains(event.relatedTarget)) root.classList.remove("dropping"); });
+    root.addEventListener("dragleave", event => {
+      if (!root.contains(event.relatedTarget)) root.classList.remove("dropping");
+    });
     root.addEventListener("drop", event => {
       event.preventDefault();
       root.classList.remove("dropping");
       const [file] = event.dataTransfer.files;
       if (file) this.load(file);
     });
-    this.input = make("input", "unseen", { type: "file", accept: ".kvtrace,.gz", "aria-label": "recording to open", tabindex: "-1" });
+    this.input = make("input", "unseen",
+      { type: "file", accept: ".kvtrace,.gz", "aria-label": "recording to open", tabindex: "-1" });
     this.input.addEventListener("change", () => { if (this.input.files[0]) this.load(this.input.files[0]); });
-    const open = make("button", "", { type: "button", title: "look at a .kvtrace; it may also be dropped on the page" }, "open…");
-    open.addEventListener("click", () => this.input.click());
+    const title = "look at a .kvtrace; it may also be dropped on the page";
+    const open = makeButton("open…", () => this.input.click(), { title });
     const record = make("a", "button", { href: new URL("pagelens/recording", document.baseURI), download: "",
       title: "the events that are held now, as a .kvtrace" }, "save recording");
     view.viewer.clock.carry.append(record, open, this.input);
@@ -38,7 +41,8 @@ class Replay {
         if (!opened) this.open(opened = history);
         else if (this.view.viewer.following) this.view.viewer.goLive();
         const unknown = Object.keys(history.map.unknown_kinds);
-        this.say(`${file.name}: ${(history.newest + 1).toLocaleString("en")} events${history.growing ? ", reading…" : ""}`
+        const number = (history.newest + 1).toLocaleString("en");
+        this.say(`${file.name}: ${number} events${history.growing ? ", reading…" : ""}`
           + (unknown.length ? `; this page knows no ${unknown.join(", ")} and passed over them` : ""));
       });
     } catch (error) {
@@ -49,14 +53,21 @@ class Replay {
     this.input.value = "";
   }
 
+  /** Go on showing what the viewer shows, though the engine behind it is in another run. */
+  keep(words) {
+    this.view.viewer.history.live = false;
+    this.showing = true;
+    this.say(words);
+    this.view.viewer.redraw();
+  }
+
   open(history) {
     this.view.viewer.open(history);
     this.view.showFacts(history.header);
   }
 
   say(words) {
-    const back = make("button", "", { type: "button" }, this.showing ? "back to the engine" : "close");
-    back.addEventListener("click", () => {
+    const back = makeButton(this.showing ? "back to the engine" : "close", () => {
       if (this.showing) this.leave();
       this.parts.banner.hidden = true;
     });

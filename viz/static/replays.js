@@ -5,14 +5,13 @@ function playWhenSeen(box) {
     if (!entries.some(entry => entry.isIntersecting)) return;
     seen.disconnect();
     playRecording(box);
-  });
+  }, { rootMargin: "200px" });
   seen.observe(box);
 }
 
 async function playRecording(box) {
-  const packed = Uint8Array.from(atob(box.querySelector("script").textContent.trim()), c => c.charCodeAt(0));
   const viewer = new Viewer(box.querySelector(".viewer"));
-  const history = await readRecording(await unpacked(new Blob([packed])), () => {});
+  const history = await readRecording(await bytesIn(box.querySelector("script")), () => {});
   const first = box.dataset.at ? history.next(box.dataset.at, -1) : undefined;
   viewer.open(history, first ?? history.newest);
 }

@@ -22,7 +22,9 @@ class RunTail {
     } else if (message.type === "events" && message.run === this.header?.run) {
       const next = (this.events.at(-1) ?? this.base).seq + 1;
       const fresh = message.events.filter(event => event.seq >= next);
-      if (fresh.length > 0 && fresh[0].seq !== next) throw new Error(`event ${fresh[0].seq} does not follow ${next - 1}`);
+      if (fresh.length > 0 && fresh[0].seq !== next) {
+        throw new Error(`event ${fresh[0].seq} does not follow ${next - 1}`);
+      }
       this.events.push(...fresh);
       if (this.events.length > 2 * TAIL_EVENTS) this.fold();
     }

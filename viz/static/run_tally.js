@@ -1,5 +1,6 @@
 // RunTally: a run's figures after each event, for the counters. A pure reducer: a few numbers change with an event,
-// nothing is counted anew. `pool` and `held` are what engine/waste.py measures, the rest what engine/run_stats.py does.
+// nothing is counted anew. `pool` and `held` are what engine/waste.py measures, the rest what engine/run_stats.py does,
+// but for times: they leave out what the engine was halted for.
 //
 //     filled    block 3 -> 4 slots     block 7 -> 2 slots        blocks that somebody holds: used is their number
 //     held      6 tokens in 8 slots                              each shared one counted once
@@ -14,16 +15,23 @@ class RunTally {
     this.onHost = new Map(); // the same of host blocks
     this.held = 0;
     this.cached = base.state.filter(state => state === "cached").length;
+    this.haltedAt = base.halted_after === "" ? null : 0; // when the halt began in which the engine is
+    this.halted = 0; // ns of the halts that are over
     this.arrived = new Map(); // sequence without a token yet -> when its request arrived
-    this.lastToken = new Map(); // sequence -> {t, step} of its newest token
+    this.lastToken = new Map(); // sequence -> {at, step} of its newest token
     this.begin();
     for (const view of Object.values(base.sequences)) {
       view.table.forEach((block, index) => {
-        const slots = Math.max(0, Math.min(this.size, view.num_computed_tokens - index * this.size));
+        const slots = filledSlots(base, view, index);
         if (block < 0) this.onHost.set(-1 - block, slots);
         else this.fill(block, Math.max(slots, this.filled.get(block) ?? 0));
       });
     }
+  }
+
+  /** The time of an event on a clock that stands still while the engine is halted. */
+  clock({ t }) {
+    return (this.haltedAt ?? t) - this.halted;
   }
 
   /** A new step: what is added up in one begins at nothing. Returns what the events to come add to. */
@@ -56,7 +64,7 @@ class RunTally {
 
 /** Kind of event -> what it changes. */
 const TALLIES = {
-  RequestArrived(tally, e) { tally.arrived.set(e.sequence, e.t); },
+  RequestArrived(tally, e) { tally.arrived.set(e.sequence, tally.clock(e)); },
   SequenceForked(tally, e) {
     if (tally.lastToken.has(e.parent)) tally.lastToken.set(e.child, tally.lastToken.get(e.parent));
   },
@@ -96,23 +104,30 @@ const TALLIES = {
     });
   },
   TokensGenerated(tally, e) {
+    const at = tally.clock(e);
     tally.flow.generated += e.sequences.length;
     for (const name of e.sequences) {
       const last = tally.lastToken.get(name);
       if (tally.arrived.has(name)) {
         tally.flow.firsts++;
-        tally.flow.firstNs += e.t - tally.arrived.get(name);
+        tally.flow.firstNs += at - tally.arrived.get(name);
         tally.arrived.delete(name);
       } else if (last && last.step < e.step) { // else it was forked in this step, with its first token
         tally.flow.gaps++;
-        tally.flow.gapNs += e.t - last.t;
+        tally.flow.gapNs += at - last.at;
       }
-      tally.lastToken.set(name, e);
+      tally.lastToken.set(name, { at, step: e.step });
     }
   },
   SequenceFinished(tally, e) {
     tally.arrived.delete(e.sequence);
     tally.lastToken.delete(e.sequence);
+  },
+  EngineHalted(tally, e) { tally.haltedAt ??= e.t; },
+  EngineContinued(tally, e) {
+    if (tally.haltedAt === null) return;
+    tally.halted += e.t - tally.haltedAt;
+    tally.haltedAt = null;
   },
 };
 

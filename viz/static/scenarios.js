@@ -1,4 +1,5 @@
-// The tab of the scenarios: which there are, and the one that plays. #scenario=parallel_sampling opens one.
+// The tab of the scenarios: which there are, and the one that plays. #scenario=parallel_sampling opens one,
+// #scenario=preemption_storm&variant=swap&seq=135 at a moment.
 
 class Scenarios {
   constructor(root) {
@@ -36,14 +37,25 @@ class Scenarios {
   openAddress() {
     const named = scenarioInAddress();
     const scenario = this.scenarios?.find(each => each.name === named);
-    if (scenario && scenario !== this.scenario) this.open(scenario);
+    if (scenario) this.openLinked(scenario);
     else if (named && this.scenarios && !scenario) {
       this.list.prepend(make("p", "error", { role: "alert" }, `there is no scenario ${named}: choose one below`));
     }
   }
 
-  /** Play a scenario: one variant, or two side by side. */
-  open(scenario, names = scenario.variants.slice(0, 2).map(variant => variant.name)) {
+  /** Open what the address names, unless it plays already and no moment in it is named. */
+  openLinked(scenario) {
+    const { seq, block } = momentOfLink(location.hash);
+    if (scenario === this.scenario && seq === null) return;
+    const variant = new URLSearchParams(location.hash.slice(1)).get("variant");
+    const names = namesOf(scenario);
+    if (scenario.variants.some(each => each.name === variant) && !names.includes(variant)) names[0] = variant;
+    const index = Math.max(0, names.indexOf(variant));
+    this.open(scenario, names, seq === null ? null : { index, seq, block });
+  }
+
+  /** Play a scenario: one variant, or two side by side; or stand at a `moment` of one of them. */
+  open(scenario, names = namesOf(scenario), moment = null) {
     this.close();
     this.scenario = scenario;
     history.replaceState(null, "", `#scenario=${encodeURIComponent(scenario.name)}`);
@@ -51,19 +63,20 @@ class Scenarios {
     this.stage.hidden = false;
     const tracks = make("div", `tracks of-${Math.max(1, names.length)}`);
     const side = make("div", "scenario-side");
-    this.stage.className = `scenario-stage of-${Math.max(1, names.length)}`;
+    this.stage.className = `scenario-stage of-${Math.max(1, names.length)}${scenario.tables ? " with-tables" : ""}`;
     const chosen = names.length ? names.map(name => scenario.variants.find(variant => variant.name === name)) : [null];
-    const made = chosen.map(variant => new Track(tracks, scenario, variant, () => this.player?.paint()));
+    const made = chosen.map(variant => new Track(tracks, scenario, variant, () => this.player?.onGrown()));
     side.append(this.heading(scenario, names, made[0]));
     this.stage.replaceChildren(side, tracks);
-    this.player = new Player(side, scenario, made);
+    this.player = new Player(side, scenario, made, {
+      moment: moment && { ...moment, track: made[moment.index] }, onward: this.onward(scenario),
+    });
     for (const track of made) track.load();
     side.querySelector("h2").focus({ preventScroll: true });
   }
 
   heading(scenario, names, first) {
-    const back = make("button", "", { type: "button" }, "‹ all scenarios");
-    back.addEventListener("click", () => this.leave());
+    const back = makeButton("‹ all scenarios", () => this.leave());
     const choices = names.map((name, i) => {
       const select = make("select", "", { "aria-label": i ? "shown on the right" : "shown on the left" },
         ...scenario.variants.map(variant => make("option", "", { value: variant.name }, variant.title)));
@@ -71,13 +84,19 @@ class Scenarios {
       select.addEventListener("change", () => this.open(scenario, names.with(i, select.value)));
       return select;
     });
-    const tables = make("button", "", { type: "button", "aria-pressed": "false" }, "block tables");
-    tables.addEventListener("click", () => {
+    const tables = makeButton("block tables", () => {
       tables.setAttribute("aria-pressed", this.stage.classList.toggle("with-tables"));
-    });
+    }, { "aria-pressed": String(scenario.tables) });
     const versus = choices.flatMap((select, i) => (i ? [" beside ", select] : [select]));
     return make("header", "", {}, back, make("h2", "", { tabindex: "-1" }, scenario.title),
       ...(versus.length ? [make("span", "versus", {}, ...versus), tables] : [first.recording]));
+  }
+
+  /** The button that leads to the next scenario, or from the last one back to the list. */
+  onward(scenario) {
+    const next = this.scenarios[this.scenarios.indexOf(scenario) + 1];
+    return next ? makeButton(`next scenario: ${next.title}`, () => this.open(next), { class: "primary" })
+      : makeButton("back to all scenarios", () => this.leave(), { class: "primary" });
   }
 
   close() {
@@ -101,6 +120,11 @@ class Scenarios {
     event.preventDefault();
     this.player.bar.toggle.click();
   }
+}
+
+/** The variants that stand side by side at first. */
+function namesOf(scenario) {
+  return scenario.variants.slice(0, 2).map(variant => variant.name);
 }
 
 /** The scenario that the address names, or null. */

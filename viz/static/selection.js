@@ -1,8 +1,8 @@
-// Selection: the one place that knows which block, sequence or token a viewer looks at; the map, the tables, the text and
-// the detail all follow it. Hovering looks, pinning stays, Escape lets go.
+// Selection: the one place that knows which block, sequence or token a viewer looks at; the map, the tables, the text
+// and the detail all follow it. Hovering looks, pinning stays, Escape lets go.
 
 class Selection {
-  /** `changed()` is called after every change, `spoken()` when the keyboard chose a block; `map()` gives the picture. */
+  /** `changed()` is called after every change, `spoken()` after a pin or a step by keyboard; `map()` is the picture. */
   constructor(changed, spoken, map = () => null) {
     Object.assign(this, { changed, spoken, map });
     this.hovered = null; // a block
@@ -87,7 +87,9 @@ class Selection {
   }
 
   clear() {
-    this.set({ hovered: null, hoveredSequence: null, hoveredToken: null, pinned: null, chosen: null, pinnedToken: null });
+    this.set({
+      hovered: null, hoveredSequence: null, hoveredToken: null, pinned: null, chosen: null, pinnedToken: null,
+    });
   }
 
   /** Escape lets go of all that is looked at; where there is nothing, it is left to others. */

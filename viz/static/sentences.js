@@ -1,17 +1,6 @@
-// Each event as one plain sentence with its reason, and the choice of the one that a viewer should read.
+// Each event as one plain sentence, with its reason and the line of the engine that emits it.
 
-/** How much an event tells: the highest of a step becomes the headline; 0 never does. */
-const TELLING = {
-  StepFailed: 100, BlockCopied: 90, RequestPreempted: 85, BlockEvicted: 80, SequenceResumed: 72, SequenceForked: 70,
-  BlocksSwappedOut: 74, BlocksSwappedIn: 73, PrefixLookup: 68, SequenceFinished: 66, RequestAborted: 64, RequestRejected: 64, SequenceAdmitted: 60,
-  RequestArrived: 50, BlockAllocated: 40, StepPlanned: 20,
-};
-
-function telling(event) {
-  if (event.kind === "PrefixLookup" && event.hit_blocks === 0) return 0;
-  if (event.kind === "StepPlanned" && event.sequences.length === 0 && !event.blocked) return 0;
-  return TELLING[event.kind] ?? 0;
-}
+const CONTINUED = { user_step: "The engine takes one step.", user_phase: "The engine goes on by a phase." };
 
 const SENTENCES = {
   RequestArrived: (e, map) => ["Arrived", `${e.request} wants ${count(e.max_tokens, "token")} after a prompt of `
@@ -20,7 +9,8 @@ const SENTENCES = {
   RequestRejected: e => ["Refused", e.message],
   RequestAborted: e => ["Aborted", `${e.request} was withdrawn by its user; its blocks are free for others.`],
   PrefixLookup: e => e.hit_blocks === 0 ? ["Prefix miss", `The cache holds nothing of ${e.sequence}'s `
-    + `${count(e.num_tokens, "token")}: all are computed.`] : ["Prefix hit", `The first ${e.hit_tokens} of ${e.sequence}'s ${e.num_tokens} tokens lie in `
+    + `${count(e.num_tokens, "token")}: all are computed.`]
+    : ["Prefix hit", `The first ${e.hit_tokens} of ${e.sequence}'s ${e.num_tokens} tokens lie in `
     + `${count(e.hit_blocks, "cached block")}: ${e.sequence} points there, and computes only the other `
     + `${e.num_tokens - e.hit_tokens}.`],
   SequenceAdmitted: e => ["Admitted", `${e.sequence} runs from now on: its blocks fit beside those of the others.`
@@ -35,44 +25,47 @@ const SENTENCES = {
     + `${e.start} on.`],
   BlockAllocated: (e, map) => ["New block", `${e.sequence} needs room for position ${e.index * map.block_size}: `
     + `block ${e.block} becomes its logical block ${e.index}.`],
-  BlockShared: e => ["Shared", `Block ${e.block} already holds the right tokens: it becomes logical block ${e.index} of `
-    + `${e.sequence} too (${e.ref_count} tables hold it).`],
+  BlockShared: e => ["Shared", `Block ${e.block} already holds the right tokens: it becomes logical block ${e.index} `
+    + `of ${e.sequence} too (${e.ref_count} tables hold it).`],
   BlockReleased: e => ["Released", `${e.sequence} lets go of block ${e.block}; `
-    + (e.ref_count ? `${e.ref_count} other${e.ref_count === 1 ? " holds" : "s hold"} it still.` : `it is ${e.state} now.`)],
+    + (e.ref_count ? `${e.ref_count} other${e.ref_count === 1 ? " holds" : "s hold"} it still.`
+      : `it is ${e.state} now.`)],
   BlockSealed: e => ["Sealed", `Block ${e.block} is full: whoever begins with the same tokens finds it by its hash.`],
   BlockUnsealed: e => ["Unsealed", e.why === "cache_reset" ? `Block ${e.block} cannot be found by its content any more.`
     : `Block ${e.block} was to be filled by a step that failed; nobody may find it.`],
-  BlockEvicted: e => ["Eviction", e.why === "cache_reset" ? `Cached block ${e.block} was forgotten: the cache was reset.`
+  BlockEvicted: e => ["Eviction", e.why === "cache_reset"
+    ? `Cached block ${e.block} was forgotten: the cache was reset.`
     : `Cached block ${e.block} gives up its tokens: no blank block was left, and `
-    + (e.why === "least_recently_used" ? "of the cached ones it was not used for the longest time." : "the policy chose it.")],
-  BlockCopied: (e, map, state) => ["Copy-on-write", `${e.sequence} writes${atPosition(e, state)} into block ${e.source}, `
-    + `which ${othersHolding(e, map, state)}. So the engine copies block ${e.source} to ${e.destination} first and points `
-    + `${e.sequence} there.`],
+    + (e.why === "least_recently_used" ? "of the cached ones it was not used for the longest time."
+      : "the policy chose it.")],
+  BlockCopied: (e, map, state) => ["Copy-on-write", `${e.sequence} writes${atPosition(e, state)} into block `
+    + `${e.source}, which ${othersHolding(e, map, state)}. So the engine copies block ${e.source} to ${e.destination} first and `
+    + `points ${e.sequence} there.`],
   RequestPreempted: e => ["Preemption", `${e.request} gives its blocks back and waits: ${e.for_sequence} needs `
     + `${count(e.needs, "block")} and ${e.free} ${e.free === 1 ? "is" : "are"} free. What ${e.request} had computed `
     + (e.mode === "swap" ? "moves to the host pool." : "will be computed again.")],
-  BlocksSwappedOut: e => ["Swapped out", `${count(e.blocks.length, "block")} of ${e.sequence} that nobody else holds move to `
-    + "the host pool; its table points there until it runs again."],
-  BlocksSwappedIn: e => ["Swapped in", `${count(e.blocks.length, "block")} of ${e.sequence} come back from the host pool: `
-    + "nothing has to be computed again."],
-  HostBlocksFreed: e => ["Released", `${e.sequence} gives up ${count(e.host_blocks.length, "block")} of the host pool.`],
+  BlocksSwappedOut: e => ["Swapped out", `${count(e.blocks.length, "block")} of ${e.sequence} that nobody else holds `
+    + "move to the host pool; its table points there until it runs again."],
+  BlocksSwappedIn: e => ["Swapped in", `${count(e.blocks.length, "block")} of ${e.sequence} come back from the host `
+    + "pool: nothing has to be computed again."],
+  HostBlocksFreed: e => ["Released",
+    `${e.sequence} gives up ${count(e.host_blocks.length, "block")} of the host pool.`],
   StepPlanned: e => [`Step ${e.step}`, `${count(e.sequences.length, "sequence")} `
-    + `${e.sequences.length === 1 ? "computes" : "compute"} ${count(sum(e.num_tokens), "token")} of at most ${e.budget}.`
-    + (e.blocked ? ` ${count(e.num_waiting, "request")} ${e.num_waiting === 1 ? "waits" : "wait"}.` : "")],
+    + `${e.sequences.length === 1 ? "computes" : "compute"} ${count(sum(e.num_tokens), "token")} of at most `
+    + `${e.budget}.` + (e.blocked ? ` ${count(e.num_waiting, "request")} ${e.num_waiting === 1 ? "waits" : "wait"}.` : "")],
   StepLaunched: e => ["Launched", `The model computes ${count(e.num_tokens, "token")} on the ${e.kernel} kernel.`],
   KernelTraced: e => ["Kernel traced", `In layer ${e.layer}, for KV head ${e.kv_head} of ${e.sequence}, the kernel `
     + `${e.taken_from === "interpreter" ? "really loaded" : "reads, by the block table,"} `
     + `${count(e.blocks.length, "block")}.`],
   TokensWritten: e => ["Written", `Keys and values of ${count(sum(e.counts), "token")} lie in their slots.`],
   TokensGenerated: e => ["Generated", `${count(e.sequences.length, "new token")}.`],
-  SequenceFinished: (e, map) => ["Finished", `${e.sequence} ends ${finishWords(e, map)}. Its blocks are free again; the full `
-    + "ones stay cached until their room is needed."],
+  SequenceFinished: (e, map) => ["Finished", `${e.sequence} ends ${finishWords(e, map)}. Its blocks are free again; `
+    + "the full ones stay cached until their room is needed."],
   StepCommitted: e => ["Step over", `It took ${((e.plan_ns + e.launch_ns + e.commit_ns) / 1e6).toFixed(0)} ms.`],
   StepFailed: e => ["Step failed", `${e.error}. Its sequences end; all others go on.`],
-  EngineHalted: e => ["Halted", `The engine stands still after ${e.after}${e.why === "user_breakpoint"
+  EngineHalted: e => ["Halted", `The engine stands still ${haltPlace(e.after, e)}${e.why === "user_breakpoint"
     ? ", where a breakpoint matched" : ""}; what you send waits.`],
-  EngineContinued: e => ["Continued", { user_step: "The engine takes one step.", user_phase: "The engine goes on by a phase." }[e.why]
-    ?? "The engine runs on."],
+  EngineContinued: e => ["Continued", CONTINUED[e.why] ?? "The engine runs on."],
 };
 
 /** {title, text} of one event. */
@@ -105,7 +98,8 @@ const SHORT = {
   BlocksSwappedIn: e => `${e.sequence} was swapped in`,
   RequestAborted: e => `${e.request} was withdrawn`,
   RequestArrived: e => `${e.request} arrived`,
-  PrefixLookup: e => `the prefix cache holds ${e.hit_blocks ? count(e.hit_blocks, "block") : "nothing"} of ${e.sequence}`,
+  PrefixLookup: e =>
+    `the prefix cache holds ${e.hit_blocks ? count(e.hit_blocks, "block") : "nothing"} of ${e.sequence}`,
   SequenceAdmitted: e => `${e.sequence} was admitted`,
   SequenceResumed: e => `${e.sequence} was resumed`,
   SequenceForked: e => `${e.child} was forked from ${e.parent}`,
@@ -116,64 +110,39 @@ const SHORT = {
   StepLaunched: e => `step ${e.step} was launched`,
   TokensGenerated: e => `step ${e.step} generated its token`,
   SequenceFinished: e => `${e.sequence} finished`,
+  RequestRejected: e => `${e.request} was refused`,
+  HostBlocksFreed: e => `${e.sequence} gave up ${count(e.host_blocks.length, "host block")}`,
+  TokensWritten: e => `step ${e.step} wrote keys and values of ${count(sum(e.counts), "token")}`,
+  KernelTraced: e => `the kernel was traced for ${e.sequence}`,
+  StepCommitted: e => `step ${e.step} was over`,
+  StepFailed: e => `step ${e.step} failed`,
+  EngineHalted: () => "the engine was halted",
+  EngineContinued: () => "the engine went on",
 };
 
 function inShort(event) {
-  return SHORT[event.kind]?.(event) ?? `${event.kind} in step ${event.step}`;
+  return SHORT[event.kind]?.(event) ?? `something that this page does not know, in step ${event.step}`;
 }
 
-const NOTHING_YET = {
-  rank: 0, title: "Nothing has happened yet", text: "Send a prompt and watch where its keys and values go.",
-  why: "", alike: 0,
-};
+/** Where an event or a picture stands: "step 5" while it lasts, "after step 5" once it is over. */
+function stepPlace({ step, phase }) {
+  if (phase !== "idle") return `step ${step}`;
+  return step > 0 ? `after step ${step - 1}` : "before step 0"; // between steps the number is that of the next
+}
 
-/** What to show in the past: the event at which a viewer stands. */
-function headlineAt(event, state) {
-  if (!event) return { ...NOTHING_YET, title: "Before the first event that is held", text: "Step forward to see what came." };
-  return { ...sentenceOf(event, state), why: whyOf(event, state), alike: 0 };
+/** Where the engine stands still, in the picture or event `moment`, after a phase: "after plan of step 5". */
+function haltPlace(after, moment) {
+  return after === "commit" ? stepPlace(moment) : `after ${after} of step ${moment.step}`;
 }
 
 function whyOf(event, state) {
   const source = sourceOf(event, state.header);
-  return `step ${event.step} · event ${event.seq} · why: ${reasonOf(event, state)}` + (source && ` · ${source}`);
+  return `${stepPlace(event)} · event ${event.seq} · why: ${reasonOf(event, state)}` + (source && ` · ${source}`);
 }
 
 /** The line of the engine that emits such an event, "engine/swap.py:41"; empty if the run does not tell. */
 function sourceOf(event, header) {
   return header?.sources?.[`${event.kind}/${event.why}`] ?? header?.sources?.[event.kind] ?? "";
-}
-
-/** Chooses what to show: the most telling event of the newest step, held long enough to be read. */
-class Headline {
-  constructor() {
-    this.step = -1;
-    this.best = null; // of the newest step: {rank, kind, title, text, why, alike}
-    this.shown = NOTHING_YET;
-    this.shownAt = -Infinity;
-  }
-
-  /** Take note of an event, put into words while the map is as the event left it. */
-  note(event, state) {
-    const rank = telling(event);
-    if (rank === 0) return;
-    if (event.step !== this.step) Object.assign(this, { step: event.step, best: null });
-    if (this.best && rank <= this.best.rank) {
-      if (event.kind === this.best.kind) this.best.alike++;
-      return;
-    }
-    this.best = { rank, kind: event.kind, ...sentenceOf(event, state), why: whyOf(event, state), alike: 0 };
-  }
-
-  /** What to show at time `now` (ms); the newest at once while the engine is halted. */
-  current(now, halted) {
-    const patience = this.shown.rank >= 60 ? 2500 : 600;
-    const isDue = halted || now - this.shownAt > patience || this.best?.rank > this.shown.rank;
-    if (this.best && this.best !== this.shown && isDue) {
-      this.shown = this.best;
-      this.shownAt = now;
-    }
-    return this.shown;
-  }
 }
 
 function count(number, noun) {

@@ -14,8 +14,8 @@ function statusWords(view, map) {
   return view.parent ? `↳ fork of ${view.parent} at ${view.forked_at}` : "";
 }
 
-/** Why a sequence does not run now, in numbers. */
-function whyWords(view, map, config) {
+/** Why a sequence does not run now, in numbers, and as of which step. */
+function whyWords(view, { map, history, header }) {
   if (view.status !== "waiting" && view.status !== "preempted") return "";
   const blocked = map.blocked;
   if (!blocked) return "waits for the next step";
@@ -24,14 +24,23 @@ function whyWords(view, map, config) {
     return `waits ${together ? "with" : "behind"} ${blocked.sequence}`;
   }
   const { running } = countStatuses(map);
-  const promised = blocked.promised ? `, ${blocked.promised} promised to others` : "";
+  const { max_num_seqs, max_num_batched_tokens } = header.config;
   const reasons = {
-    waits_for_blocks: `why not now? needs ${count(blocked.needs, "block")}, ${blocked.free} free, watermark `
-      + `${blocked.watermark}${promised}`,
-    waits_for_sequence_slot: `why not now? ${running} sequences run, max_num_seqs is ${config.max_num_seqs}`,
-    waits_for_token_budget: `why not now? the step is full: max_num_batched_tokens is ${config.max_num_batched_tokens}`,
-    waits_after_preemption: "why not now? nobody is admitted in a step that preempted",
-    waits_for_batch: "why not now? static batching: the batch before it has not ended",
+    waits_for_blocks: blocksWanted(blocked),
+    waits_for_sequence_slot: `${running} sequences run, max_num_seqs is ${max_num_seqs}`,
+    waits_for_token_budget: `the step is full: max_num_batched_tokens is ${max_num_batched_tokens}`,
+    waits_after_preemption: "nobody is admitted in a step that preempted",
+    waits_for_batch: "static batching: the batch before it has not ended",
   };
-  return reasons[blocked.why] ?? `why not now? ${blocked.why.replaceAll("_", " ")}`;
+  const planned = history.lastOfKind("StepPlanned", map.seq);
+  return `why not now? ${reasons[blocked.why] ?? blocked.why.replaceAll("_", " ")}`
+    + (planned ? ` (so it was in step ${planned.step})` : "");
+}
+
+/** "needs 1 block; 1 is free, but 1 must stay free (watermark)" */
+function blocksWanted({ needs, free, watermark, promised }) {
+  const is = number => `${number} ${number === 1 ? "is" : "are"}`;
+  const kept = [...(watermark ? [`${watermark} must stay free (watermark)`] : []),
+    ...(promised ? [`${is(promised)} promised to others`] : [])].join(" and ");
+  return `needs ${count(needs, "block")}; ${is(free)} free${kept && `, ${free < needs ? "and" : "but"} ${kept}`}`;
 }

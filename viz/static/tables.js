@@ -1,5 +1,5 @@
-// The block tables: a row per sequence with its logical -> physical chips, its text as it streams, and why it waits. The
-// forks of a sequence stand below it, branching off where their table does.
+// The block tables: a row per sequence with its logical -> physical chips, its text as it streams, and why it waits.
+// The forks of a sequence stand below it, branching off where their table does.
 //
 //     A.0                            44 38 47 35 46 6/16
 //      └ A.2  fork of A.0 at 74      44 38 47 35 25 11/16       shared entries stand below each other
@@ -18,14 +18,13 @@ class Tables {
     this.selection = viewer.selection;
     this.rows = new Map();
     this.allFinished = false;
-    this.more = make("button", "more", { type: "button" });
-    this.more.addEventListener("click", () => {
+    this.more = makeButton("", () => {
       this.allFinished = !this.allFinished;
       this.paint();
-    });
+    }, { class: "more" });
     this.queue = make("p", "hint");
-    this.hint = make("p", "hint", {}, "No sequence yet. Send a prompt above: its tokens are cut into blocks, and each row "
-      + "here shows in which physical blocks they lie.");
+    this.hint = make("p", "hint", {}, "No sequence yet. Send a prompt above: its tokens are cut into blocks, and each "
+      + "row here shows in which physical blocks they lie.");
   }
 
   paint() {
@@ -79,7 +78,7 @@ class Tables {
     parts.abort.hidden = view.status === "finished" || !live;
     this.paintChips(row, view, map, holders, theme);
     row.text.paint(view, this.letters);
-    setText(parts.why, whyWords(view, map, header.config));
+    setText(parts.why, whyWords(view, this.viewer));
     return row.element;
   }
 
@@ -122,7 +121,9 @@ class Tables {
     const { block } = this.selection;
     if (block === null && !row.marked) return;
     row.marked = block !== null;
-    for (const chip of row.parts.chips.children) chip.classList.toggle("selected", Number(chip.dataset.block) === block);
+    for (const chip of row.parts.chips.children) {
+      chip.classList.toggle("selected", Number(chip.dataset.block) === block);
+    }
   }
 }
 

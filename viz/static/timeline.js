@@ -23,12 +23,13 @@ class Timeline {
     this.filler = make("div");
     this.scroller = make("div", "timeline-rows", {}, this.rows, this.filler);
     this.tokens = make("canvas", "timeline-plot");
+    this.legend = make("ul", "legend");
     this.overview = new TimelineOverview((from, span) => this.brush(from, span));
     this.spoken = make("p", "unseen", { "aria-live": "polite" });
     box.append(make("div", "timeline-head hint", {}, this.where, this.older), this.scroller, this.tokens,
-      this.overview.canvas, this.spoken);
+      this.overview.canvas, this.legend, this.spoken);
     this.listen();
-    this.observer = new ResizeObserver(() => this.paint());
+    this.observer = new ResizeObserver(() => { if (viewer.history) this.paint(); });
     this.observer.observe(box);
   }
 
@@ -236,6 +237,7 @@ class Timeline {
     drawCursor(tokens, scale.x(at), { ...cursor, height: TOKENS_HEIGHT, label });
     this.overview.paint(log, scale, at, theme, devicePixelRatio);
     this.paintWords();
+    if (this.inked !== theme) showTimelineLegend(this.legend, this.inked = theme);
     this.painted = key;
   }
 

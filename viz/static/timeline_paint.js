@@ -160,8 +160,15 @@ function drawTokens(context, log, { scale, theme, height }) {
   context.fillStyle = theme.muted;
   context.font = `12px ${theme.font}`;
   context.textBaseline = "middle";
-  context.fillText(`budget ${budget}`, 2, top);
-  context.fillText("tokens a step", 2, baseline - 8, NAMES_WIDTH - 6);
+  const middle = (top + baseline) / 2;
+  context.fillText("budget", 2, top);
+  context.fillText("tokens", 2, middle - 7);
+  context.fillText("a step", 2, middle + 7);
+  context.textAlign = "right";
+  for (const [number, y] of [[full, top], [Math.round(full / 2), middle], [0, baseline - 5]]) {
+    context.fillText(number.toLocaleString("en"), NAMES_WIDTH - 4, y);
+  }
+  context.textAlign = "left";
 }
 
 /** Calls `draw(x, tokens)` for the steps from index `begin` on, once for all that fall on one pixel. */

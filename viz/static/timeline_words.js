@@ -3,9 +3,9 @@
 const DONE = { StepPlanned: "planned", TokensWritten: "launched", StepCommitted: "committed" };
 const DOING = { plan: "planning", launch: "launching", commit: "committing" };
 
-/** "step 31, planned" */
+/** "step 31, planned", and between steps "after step 31". */
 function cursorWords(map, event) {
-  if (map.phase === "idle") return `before step ${map.step}`;
+  if (map.phase === "idle") return stepPlace(map);
   return `step ${map.step}, ${DONE[event?.kind] ?? DOING[map.phase]}`;
 }
 

@@ -1,5 +1,5 @@
-// The text of one sequence, its end first, or all of it. Its tokens can be picked one by one: they become elements of their
-// own while somebody points at them, walks through them, or looks at a block in which they lie.
+// The text of one sequence, its end first, or all of it. Its tokens can be picked one by one: they become elements of
+// their own while somebody points at them, walks through them, or looks at a block in which they lie.
 
 class TokenText {
   constructor(viewer, sequence) {

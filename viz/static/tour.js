@@ -4,7 +4,6 @@
 function tourCard(stop, tour, track, goOn) {
   track.viewer.highlight(stop.blocks);
   for (const name of tour.panels) if (name in PANELS) track.viewer.panels.show(name);
-  const button = make("button", "primary", { type: "button" }, "go on");
-  button.addEventListener("click", goOn);
+  const button = makeButton("go on", goOn, { class: "primary" });
   return make("div", "card", { "data-kind": "tour" }, make("p", "", {}, tour.text), make("p", "acts", {}, button));
 }

@@ -8,14 +8,14 @@ class TracePicker {
   constructor(viewer, ask) {
     this.viewer = viewer;
     this.sequence = this.select("sequence");
+    this.sequence.addEventListener("change", () => { this.chosen = this.sequence.value; });
     this.layer = this.select("layer");
     this.head = this.select("KV head");
     this.tile = this.select("keys a tile");
-    this.go = make("button", "primary", { type: "button" }, "trace the next step");
-    this.go.addEventListener("click", () => ask({
+    this.go = makeButton("trace the next step", () => ask({
       command: "trace", sequence: this.sequence.value, layer: Number(this.layer.value),
       kv_head: Number(this.head.value), tile: Number(this.tile.value),
-    }));
+    }), { class: "primary" });
     const labelled = select => make("label", "", {}, `${select.getAttribute("aria-label")} `, select);
     this.box = make("p", "picker", {}, ...[this.sequence, this.layer, this.head, this.tile].map(labelled), this.go);
   }
@@ -35,7 +35,18 @@ class TracePicker {
     offer(this.layer, Array.from({ length: num_layers }, (_, layer) => layer));
     offer(this.head, Array.from({ length: num_kv_heads }, (_, head) => head));
     offer(this.sequence, unfinished.map(view => view.sequence));
+    this.suggest(unfinished);
     this.go.disabled = unfinished.length === 0 || num_layers === 0;
+  }
+
+  /** Until a user chooses: a sequence of several blocks, since one block has no walk to show. */
+  suggest(unfinished) {
+    const blocks = name => unfinished.find(view => view.sequence === name)?.table.length ?? 0;
+    const { value } = this.sequence;
+    if (value === this.chosen || blocks(value) > 1) return;
+    const most = unfinished.reduce((best, view) => Math.max(best, view.table.length), 0);
+    const longest = unfinished.find(view => view.table.length === most);
+    if (most > blocks(value)) this.sequence.value = longest.sequence;
   }
 }
 

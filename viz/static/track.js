@@ -22,6 +22,7 @@ class Track {
     box.append(make("div", "variant", {}, ...(variant ? [make("h3", "", {}, variant.title, " ", this.recording)] : []),
       this.numbers, viewer));
     this.viewer = new Viewer(viewer);
+    this.viewer.place = { scenario: scenario.name, ...(variant ? { variant: variant.name } : {}) };
   }
 
   url(tail) {
@@ -44,7 +45,7 @@ class Track {
 
   close() {
     this.aborter.abort();
-    this.viewer.root.remove();
+    this.viewer.close();
   }
 
   take(note) {
@@ -105,7 +106,8 @@ class Track {
   computedAt(seq) {
     const { steps } = this.history.steps;
     const index = this.history.steps.indexOf(seq);
-    const isPlanned = (this.history.previous("StepPlanned", seq + 1) ?? -1) >= (steps[index]?.first ?? 0);
+    if (index < 0) return 0; // before the first event
+    const isPlanned = (this.history.previous("StepPlanned", seq + 1) ?? -1) >= steps[index].first;
     return sum(steps.slice(0, index + (isPlanned ? 1 : 0)).map(step => step.tokens));
   }
 

@@ -1,5 +1,5 @@
-// Viewer: one run on the screen, at the moment that its user looks at. The live page, a scenario, a loaded recording and
-// an exported file are all viewers of a History; nothing is drawn from anything else.
+// Viewer: one run on the screen, at the moment that its user looks at. The live page, a scenario, a loaded recording
+// and an exported file are all viewers of a History; nothing is drawn from anything else.
 //
 // Its own clock is the cursor: null follows the newest event, a number is the event after which the picture stands.
 
@@ -19,27 +19,31 @@ const VIEWER_MARKUP = `
           aria-label="block map: arrow keys move from block to block, Enter pins one"></canvas>
       </div>
       <ul class="legend" data-part="legend"></ul>
-      <div class="detail" data-part="detail"></div>
       <p class="unseen" data-part="spoken" aria-live="polite"></p>
     </section>
-    <section class="panel" aria-label="block tables">
-      <h2>Block tables <small>logical → physical</small></h2>
-      <div class="tables" data-part="tables"></div>
-    </section>
+    <div class="side">
+      <section class="panel detail" aria-label="what is looked at" data-part="detail"></section>
+      <section class="panel block-tables" aria-label="block tables">
+        <h2>Block tables <small>logical → physical</small></h2>
+        <div class="tables" data-part="tables"></div>
+      </section>
+    </div>
   </div>
   <div class="panels" data-part="panels"></div>`;
 
 class Viewer {
   /**
-   * `send(command)` asks the engine for something and `loadOlder()` fetches what came before the history; both only where
-   * there is an engine behind this viewer.
+   * `send(command)` asks the engine for something and `loadOlder()` fetches what came before the history; both only
+   * where there is an engine behind this viewer.
    */
   constructor(root, { send = null, loadOlder = null } = {}) {
     this.root = root;
+    root.inert = true; // until there is something to look at
     root.innerHTML = VIEWER_MARKUP; // constant: what a user or a model wrote never goes in this way
     this.parts = partsOf(root);
     this.send = send;
     this.loadOlder = loadOlder;
+    this.place = null; // what a copied link names instead of the run: {scenario, variant}
     this.history = null;
     this.map = null;
     this.cursor = null;
@@ -56,9 +60,12 @@ class Viewer {
     this.panels = new Panels(this.parts.panels, this);
     this.headline = new Headline();
     this.readTheme();
-    new ResizeObserver(() => this.redraw()).observe(this.parts.map);
-    new MutationObserver(() => this.readTheme()).observe(document.body, { attributeFilter: ["class"] });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.readTheme());
+    this.observers = [new ResizeObserver(() => this.redraw()), new MutationObserver(() => this.readTheme())];
+    this.observers[0].observe(this.parts.map);
+    this.observers[1].observe(document.body, { attributeFilter: ["class"] });
+    this.closing = new AbortController();
+    const { signal } = this.closing;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.readTheme(), { signal });
     root.addEventListener("keydown", event => {
       this.selection.onKey(event);
       this.clock.onKey(event);
@@ -74,6 +81,7 @@ class Viewer {
   /** Begin to show a history, at `cursor` (null: its newest event, and what follows). */
   open(history, cursor = null) {
     const isNew = this.history?.header.run !== history.header.run;
+    this.root.inert = false;
     this.history = history;
     this.map = null; // a picture of another history is no beginning for one of this
     this.blockMap.forget();
@@ -94,6 +102,15 @@ class Viewer {
       }
     }
     this.redraw();
+  }
+
+  /** Take it off the page, and let go of what would keep it and its history in memory. */
+  close() {
+    this.closing.abort();
+    for (const observer of this.observers) observer.disconnect();
+    clearTimeout(this.headlineTimer);
+    for (const name of Object.keys(this.panels.open)) this.panels.hide(name);
+    this.root.remove();
   }
 
   // the user's clock
@@ -167,9 +184,10 @@ class Viewer {
 
   paintCounts() {
     const { map } = this;
+    const size = `${count(map.num_blocks, "block")} of ${count(map.block_size, "token")}`;
     const { used, cached, blank } = countStates(map);
     const { waiting, running, preempted } = countStatuses(map);
-    setText(this.parts.pool, `${used} used · ${cached + blank} free = ${cached} cached + ${blank} blank · `
+    setText(this.parts.pool, `${size} · ${used} used · ${cached + blank} free = ${cached} cached + ${blank} blank · `
       + `${running} running · ${waiting + preempted} waiting`);
     const shared = map.ref_count.filter(references => references > 1).length;
     for (const [state, number] of Object.entries({ used, cached, blank, shared })) {
@@ -184,8 +202,12 @@ class Viewer {
     const told = this.following ? this.headline.current(performance.now(), map.halted_after !== "")
       : headlineAt(this.event(this.cursor), this);
     setText(parts["headline-title"], `${told.title}.`);
-    setText(parts["headline-text"], told.text + (told.alike ? ` (And ${told.alike} more like it in this step.)` : ""));
-    setText(parts["headline-why"], told.why);
+    const text = told.text + (told.alike ? ` (And ${told.alike} more like it in this step.)` : "");
+    setText(parts["headline-text"], text);
+    parts["headline-text"].title = text;
+    const ago = map.halted_after !== "" && told.seq < map.seq ? `${count(map.seq - told.seq, "event")} ago · ` : "";
+    setText(parts["headline-why"], ago + told.why);
+    parts["headline-why"].title = told.why;
     clearTimeout(this.headlineTimer);
     if (this.following && told !== (this.headline.best ?? told)) {
       this.headlineTimer = setTimeout(() => this.redrawHeadline(), 300);

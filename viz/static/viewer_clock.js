@@ -1,6 +1,7 @@
 // The user's own clock: where they look, how far behind the newest event, and the ways to move. It moves nobody else.
 //
-//   YOU  event 9,728 · step 31 · 214 behind   [|◂] [◂] [▸] [▸|]   ----o------   [copy-on-write ▾] [‹ last] [next ›]   [back to live]
+//   YOU  event 9,728 · step 31 · 214 behind   [|◂] [◂] [▸] [▸|]   ----o------   [copy-on-write ▾]
+//   [‹ previous] [next ›] [back to live]
 
 /** What a user may want to jump to: words -> kinds of events. */
 const LANDMARKS = {
@@ -14,14 +15,11 @@ const LANDMARKS = {
 class ViewerClock {
   constructor(box, viewer) {
     this.viewer = viewer;
-    const button = (words, title, act) => {
-      const element = make("button", "", { type: "button", title, "aria-label": title }, words);
-      element.addEventListener("click", act);
-      return element;
-    };
+    const button = (words, title, act) => makeButton(words, act, { title, "aria-label": title });
     this.where = make("b", "where");
     this.behind = make("span", "behind");
-    this.slider = make("input", "scrub", { type: "range", step: "1", "aria-label": "event, from the oldest held to the newest" });
+    this.slider = make("input", "scrub",
+      { type: "range", step: "1", "aria-label": "event, from the oldest held to the newest" });
     this.slider.addEventListener("input", () => viewer.goTo(Number(this.slider.value)));
     this.landmark = make("select", "", { "aria-label": "kind of event to jump to" },
       ...Object.keys(LANDMARKS).map(words => make("option", "", { value: words }, words)));
@@ -37,7 +35,7 @@ class ViewerClock {
       button("▸|", "to the next step (Shift+Right)", () => this.moveStep(1)),
       this.slider,
       make("span", "jump", {}, this.landmark,
-        button("‹ last", "to the last one before (P)", () => this.jump(-1)),
+        button("‹ previous", "to the one before (P)", () => this.jump(-1)),
         button("next ›", "to the next one (N)", () => this.jump(1))),
       this.live);
     viewer.parts.tools.append(this.carry);
@@ -60,12 +58,14 @@ class ViewerClock {
     else this.viewer.goTo(steps[this.seq < (steps[index]?.last ?? -1) ? index : index + 1]?.last ?? history.newest);
   }
 
-  /** To the next or last event of the chosen kind, so that the picture stands just after it. */
+  /** To the next or the previous event of the chosen kind, so that the picture stands just after it. */
   async jump(direction) {
     const { viewer } = this;
     const kinds = LANDMARKS[this.landmark.value];
     let to = direction > 0 ? viewer.history.next(kinds, this.seq) : viewer.history.previous(kinds, this.seq);
-    while (to === undefined && direction < 0 && await viewer.loadOlder?.()) to = viewer.history.previous(kinds, this.seq);
+    while (to === undefined && direction < 0 && await viewer.loadOlder?.()) {
+      to = viewer.history.previous(kinds, this.seq);
+    }
     if (to !== undefined) viewer.goTo(to);
     else this.say(`no ${this.landmark.value} ${direction > 0 ? "after" : "before"} this`);
   }
@@ -78,12 +78,13 @@ class ViewerClock {
   }
 
   async copyLink() {
-    const { block } = this.viewer.selection;
-    const hash = new URLSearchParams({ run: this.viewer.header.run, seq: this.seq, ...(block === null ? {} : { block }) });
+    const { header, selection, place } = this.viewer;
+    const { block } = selection;
+    const hash = new URLSearchParams({ ...(place ?? { run: header.run }), seq: this.seq, ...(block === null ? {} : { block }) });
     const url = new URL(`#${hash}`, location.href);
     history.replaceState(null, "", url);
-    await navigator.clipboard?.writeText(url.href).catch(() => {});
-    this.say("the link is in the address bar and on the clipboard");
+    const copied = await navigator.clipboard?.writeText(url.href).then(() => true, () => false);
+    this.say(`the link is in the address bar${copied ? " and on the clipboard" : ": copy it from there"}`);
   }
 
   async savePicture() {
@@ -109,15 +110,24 @@ class ViewerClock {
     const { viewer } = this;
     const { history, map } = viewer;
     const behind = history.newest - map.seq;
-    setText(this.where, `event ${map.seq.toLocaleString("en")} · step ${map.step}`);
+    const place = stepPlace(map);
+    setText(this.where, `event ${map.seq.toLocaleString("en")} · ${place}`);
     const growing = history.live || history.growing;
-    const state = viewer.following ? (growing ? "following" : "at its end") : `${behind.toLocaleString("en")} behind`;
+    const atEnd = !growing && behind === 0;
+    const state = atEnd ? "at its end" : viewer.following ? "following" : `${behind.toLocaleString("en")} behind`;
     setText(this.behind, this.said || state);
     setText(this.live, growing ? "back to live" : "to the end");
-    this.live.disabled = viewer.following;
+    this.live.disabled = viewer.following || atEnd;
     this.slider.min = history.oldest - 1;
     this.slider.max = Math.max(history.newest, history.oldest);
     if (document.activeElement !== this.slider || viewer.following) this.slider.value = map.seq;
-    this.slider.setAttribute("aria-valuetext", `event ${map.seq}, step ${map.step}`);
+    this.slider.setAttribute("aria-valuetext", `event ${map.seq}, ${place}`);
   }
+}
+
+/** What a copied link names after its #: {run, seq, block}, each null where it names none. */
+function momentOfLink(hash) {
+  const named = new URLSearchParams(hash.slice(1));
+  const wholeNumber = name => (/^\d+$/.test(named.get(name)) ? Number(named.get(name)) : null);
+  return { run: named.get("run"), seq: wholeNumber("seq"), block: wholeNumber("block") };
 }
