@@ -22,7 +22,7 @@ from pagelens.viz.app import PageServer, build_app
 from pagelens.viz.scenario_file import SCENARIOS
 
 IMAGES = Path(__file__).parents[1] / "images" / "scenarios"
-SIZE = {"width": 1360, "height": 1000}
+SIZE = {"width": 1360, "height": 1140}
 READY = """() => typeof Pagelens !== "undefined"
     && Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)"""
 SHOW = """() => {

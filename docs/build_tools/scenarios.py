@@ -13,7 +13,15 @@ def scenario(name: str) -> str:
     """The section of one scenario."""
     read = read_scenario(SCENARIOS / f"{name}.toml")
     return "\n\n".join(
-        [f"## {read.title}", read.summary, read.watch, _picture(read), _variants(read), _questions(read)]
+        [
+            f"## {read.title}",
+            read.summary,
+            read.watch,
+            _picture(read),
+            _variants(read),
+            _questions(read),
+            read.conclusion,
+        ]
     )
 
 

@@ -78,7 +78,7 @@ def test_a_recording_is_dropped_on_the_page_and_scrubbed_while_the_engine_runs_o
     page.evaluate(DROP, [recording.name, recording.read_text()])
     expect(page.locator("[data-part=banner]")).to_contain_text(f"{len(Trace(recording).events):,} events")
     page.get_by_label("kind of event to jump to").select_option("swap")
-    page.get_by_role("button", name="to the last one before (P)").click()
+    page.get_by_role("button", name="to the one before (P)").click()
     expect(page.locator("[data-part=headline-title]")).to_contain_text("Swapped")
     seq = page.evaluate("Pagelens.live.viewer.map.seq")
     trace = Trace(recording)
@@ -170,7 +170,7 @@ def test_an_exported_file_replays_offline_from_the_disk(chromium: Browser, recor
         page.get_by_role("button", name=name).click()
     page.wait_for_timeout(500)
     page.get_by_label("kind of event to jump to").select_option("copy-on-write")
-    page.get_by_role("button", name="to the last one before (P)").click()
+    page.get_by_role("button", name="to the one before (P)").click()
     expect(page.locator("[data-part=headline-title]")).to_have_text("Copy-on-write.")
     assert [url for url in requests if not url.startswith(("file:", "blob:", "data:"))] == []
     assert complaints == []

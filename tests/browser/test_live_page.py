@@ -155,6 +155,28 @@ def test_pointing_at_the_map_shows_the_chip_and_a_click_pins(visitor: Visitor) -
     expect(page.locator("[data-part=detail] h3")).to_have_text(f"Block {block}pinned")
 
 
+def test_what_is_pinned_lies_beside_the_map_covers_no_table_and_can_be_closed(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.set_viewport_size({"width": 1280, "height": 800})
+    send(page)
+    page.locator("article.running .chip").first.wait_for()
+    halt(page)
+    boxes = """() => ["[data-part=detail]", ".block-tables"].map(name => {
+        const { top, bottom, height } = document.querySelector(name).getBoundingClientRect();
+        return { top, bottom, height };
+    })"""
+    _, tables_before = page.evaluate(boxes)
+    page.locator("article.running .chip").first.click()
+    page.mouse.move(0, 0)
+    detail, tables = page.evaluate(boxes)
+    assert detail["height"] > 150 and detail["bottom"] <= 800, "seen without scrolling"
+    assert tables["top"] > detail["bottom"]
+    assert tables["top"] == tables_before["top"], "a chip stays under the pointer"
+    page.get_by_role("button", name="let go of what is pinned").click()
+    assert page.evaluate("Pagelens.live.viewer.selection.pinnedBlock") is None
+    expect(page.get_by_role("button", name="let go of what is pinned")).to_be_hidden()
+
+
 POINT_OF_BLOCK = """block => {
     const { overlay, view } = Pagelens.live.viewer.blockMap;
     const { left, top } = overlay.getBoundingClientRect();
@@ -236,6 +258,7 @@ def test_who_looks_back_when_the_server_is_restarted_is_left_alone(chromium: Bro
         send(page, max_tokens=5)
         page.wait_for_function("Pagelens.source.history.map.finished.length === 1")
         page.get_by_role("button", name="to the event before").click()
+        expect(page.locator(".you .behind")).to_have_text("1 behind")
         where = page.locator(".you .where").inner_text()
         site.stop()
         site.start()
@@ -243,7 +266,7 @@ def test_who_looks_back_when_the_server_is_restarted_is_left_alone(chromium: Bro
         expect(banner).to_contain_text("The server has begun a new run. You still look at the one before it.")
         expect(page.locator(".you .where")).to_have_text(where)
         banner.get_by_role("button", name="back to the engine").click()
-        expect(page.locator(".you .where")).to_have_text("event -1 · step 0")
+        expect(page.locator(".you .where")).to_have_text("event -1 · before step 0")
         send(page, max_tokens=5)
         page.wait_for_function("Pagelens.live.viewer.map.finished.length === 1")
     finally:

@@ -78,7 +78,7 @@ def test_from_the_click_to_the_first_copy_on_screen(visitor: Visitor) -> None:
 
 def test_it_stops_before_the_event_and_grades_the_answer_by_what_comes(visitor: Visitor) -> None:
     page = choose(visitor, "parallel_sampling")
-    expect(question(page)).to_contain_text("How many more blocks do the two forks take?")
+    expect(question(page)).to_contain_text("How many more blocks, of 4 tokens each, do the two forks take?")
     assert "SequenceForked" not in map_of(page)["totals"]
     answer(page, 2)
     expect(card(page)).to_contain_text("No, not 2: it is 0")
@@ -102,6 +102,7 @@ def test_a_block_can_be_chosen_on_the_map_by_keyboard(visitor: Visitor) -> None:
     expect(question(page)).to_contain_text("Which block must be copied")
     question(page).get_by_role("button", name="hint").click()
     expect(question(page)).to_contain_text("Position 6 divided by the block size")
+    expect(question(page)).to_contain_text("The number of the block, or choose it on the map:")
     page.locator(".scenarios canvas.overlay").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")
@@ -131,6 +132,7 @@ def test_each_scenario_can_be_answered_to_its_end(visitor: Visitor, name: str) -
             page.get_by_role("button", name="go on").click()
         page.wait_for_timeout(100)
     expect(page.locator("[data-kind=score]")).to_contain_text(f"{len(expected)} of {len(scenario.questions)}")
+    expect(page.locator("[data-kind=score]")).to_contain_text(scenario.conclusion)
     assert visitor.complaints == []
 
 
@@ -163,17 +165,84 @@ def test_a_stop_of_one_variant_holds_the_other_at_the_same_step(visitor: Visitor
 def test_recomputing_shows_what_it_costs(visitor: Visitor) -> None:
     page = choose(visitor, "preemption_storm")
     page.wait_for_function("Pagelens.scenarios?.player?.tracks.every(track => track.history && !track.history.growing)")
-    for viewer in page.locator(".scenarios .viewer").all():
-        viewer.get_by_role("button", name="follow the newest event").click()
-    generated = page.locator("[data-number=generated] b").all_inner_texts()
+    page.locator(".scenarios .viewer").first.get_by_role("button", name="follow the newest event").click()
+    expect(page.locator("[data-number=generated] b")).to_have_text(["140", "140"])
     computed = [int(text) for text in page.locator("[data-number=computed] b").all_inner_texts()]
-    assert generated[0] == generated[1] == "140"
     assert computed[0] > computed[1]
+
+
+def whole(page: Page) -> None:
+    page.wait_for_selector(".scenarios .viewer")
+    page.wait_for_function("Pagelens.scenarios.player.tracks.every(track => track.history && !track.history.growing)")
+
+
+def test_before_the_first_event_nothing_is_computed(visitor: Visitor) -> None:
+    page = choose(visitor, "contiguous_or_paged")
+    whole(page)
+    page.evaluate("{ const { player } = Pagelens.scenarios; player.pause(); player.restart(); }")
+    expect(page.locator("[data-number=computed] b")).to_have_text(["0", "0"])
+    expect(page.locator(".scenarios [data-part=headline-title]")).to_have_text(["Before the first event."] * 2)
+    expect(page.locator(".scenarios [data-part=pool]").first).to_contain_text("40 blocks of 8 tokens")
+
+
+def test_what_is_asked_about_is_in_view_and_enter_answers_nothing_by_accident(visitor: Visitor) -> None:
+    page = choose(visitor, "preemption_storm")
+    expect(question(page)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(question(page).locator(".graded")).to_be_empty()
+    expect(page.locator(".scenarios .block-tables").first).to_be_visible()
+    page.keyboard.press("8")
+    expect(card(page)).to_contain_text("Right: H.0.")
+    page.keyboard.press("Enter")
+    page.locator(".card[data-kind=tour] button").click()
+    expect(question(page)).to_contain_text("H.0 gives way")
+    height = (page.viewport_size or {"height": 0})["height"]
+    boxes = [page.locator(".scenarios .map").nth(track).bounding_box() for track in (0, 1)]
+    assert boxes[0] and boxes[1] and boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[1]["y"] + boxes[1]["height"] <= height, "the host lane is in view"
+    expect(question(page)).to_be_in_viewport(ratio=1)
+
+
+def test_the_end_of_a_step_tells_its_most_telling_event(visitor: Visitor) -> None:
+    page = choose(visitor, "preemption_storm")
+    whole(page)
+    page.evaluate("""{ const { player } = Pagelens.scenarios; player.pause();
+        for (const track of player.tracks) player.move(track, track.endOfStep(8)); }""")
+    expect(page.locator(".scenarios [data-part=headline-title]").first).to_have_text("In step 8: Preemption.")
+    expect(page.locator(".scenarios [data-part=headline-text]").first).to_contain_text("H gives its blocks back")
+
+
+def test_a_copied_link_leads_to_the_variant_and_the_moment(visitor: Visitor) -> None:
+    page = choose(visitor, "block_size")
+    whole(page)
+    page.get_by_label("shown on the right").select_option(label="Blocks of 16")
+    whole(page)
+    page.evaluate("{ const { player } = Pagelens.scenarios; player.pause(); player.move(player.tracks[1], 231); }")
+    page.locator(".variant").nth(1).get_by_role("button", name="copy a link").click()
+    page.wait_for_url("**/#scenario=block_size&variant=16&seq=231")
+    other = visitor.context.new_page()
+    other.goto(page.url)
+    whole(other)
+    linked = "Pagelens.scenarios.player.tracks.find(track => track.variant.name === '16')"
+    other.wait_for_function(f"{linked}.viewer.map.seq === 231")
+    steps = other.evaluate("Pagelens.scenarios.player.tracks.map(track => track.viewer.map.step)")
+    assert steps == [12, 12]
+    expect(other.locator(".player button").first).to_have_text("▶ play")
+
+
+def test_the_end_leads_to_the_next_scenario(visitor: Visitor) -> None:
+    page = choose(visitor, "preemption_storm")
+    whole(page)
+    page.evaluate("""{ const { player } = Pagelens.scenarios; player.dismiss();
+        for (const track of player.tracks) player.move(track, track.history.newest); player.finish(); }""")
+    expect(page.locator("[data-kind=score]")).to_contain_text("Swap to the host: 140 tokens generated and 200 computed")
+    page.get_by_role("button", name="next scenario: Contiguous or paged").click()
+    expect(page.get_by_role("heading", name="Contiguous or paged")).to_be_visible()
 
 
 def test_contiguous_memory_shows_reserved_and_empty_slots(visitor: Visitor) -> None:
     page = choose(visitor, "contiguous_or_paged")
-    expect(question(page)).to_contain_text("How many blocks' worth")
+    expect(question(page)).to_contain_text("How many blocks of 8 does the first one take?")
     answer(page, 8)
     page.get_by_role("button", name="go on").click()
     expect(question(page)).to_contain_text("How many requests run at once?")

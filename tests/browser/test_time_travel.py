@@ -1,5 +1,7 @@
 """Two clocks: a viewer looks back and forth on its own while the engine runs on; the engine halts for everyone."""
 
+import re
+
 import msgspec
 import pytest
 from live_site import Site, Visitor
@@ -40,7 +42,7 @@ def test_a_viewer_steps_back_and_forth_while_the_engine_runs_on(visitor: Visitor
     page = visitor.open()
     send(page, samples=3)
     wait_for_copies(page)
-    press(page, "to the last one before")
+    press(page, "to the one before")
     seq = where(page)
     expect(page.locator("[data-part=headline-title]")).to_have_text("Copy-on-write.")
     for _ in range(5):
@@ -119,7 +121,7 @@ def test_what_came_before_the_page_was_opened_is_fetched_when_it_is_looked_at(vi
     send(page, max_tokens=3)
     page.get_by_label("kind of event to jump to").select_option("halt")
     page.evaluate("seq => Pagelens.live.viewer.goTo(seq)", oldest)
-    press(page, "to the last one before")
+    press(page, "to the one before")
     page.wait_for_function("oldest => Pagelens.source.history.oldest < oldest", arg=oldest)
     press(page, "to the event before")
     assert where(page) < oldest
@@ -130,10 +132,10 @@ def test_a_link_leads_to_the_moment_and_the_block(visitor: Visitor, site: Site) 
     page = visitor.open()
     send(page, samples=3)
     wait_for_copies(page)
-    press(page, "to the last one before")
+    press(page, "to the one before")
     block = page.locator("article.running .chip").first
     block.click()
-    press(page, "copy a link")
+    page.get_by_role("group", name="carry away").get_by_role("button", name="copy a link").click()
     other = visitor.context.new_page()
     other.goto(page.url)
     expect(other.locator(".you .where")).to_have_text(page.locator(".you .where").inner_text())
@@ -158,6 +160,12 @@ def test_the_engine_halts_between_phases_and_shows_the_copy_before_it_is_made(vi
     assert not site.loop.log.snapshot().pending_copies
     page.get_by_role("button", name="one phase").click()
     expect(state).to_contain_text("halted after step")
+    last = site.loop.log.snapshot().step - 1
+    expect(state).to_contain_text(f"halted after step {last} ")
+    expect(page.locator(".you .where")).to_contain_text(f"after step {last}")
+    expect(page.locator("[data-part=headline-why]")).to_contain_text(
+        re.compile(rf"^\d+ events? ago · (after )?step {last} · ")
+    )
     page.get_by_label("event to run to").select_option("token")
     tokens = site.loop.log.snapshot().totals["TokensGenerated"]
     page.get_by_role("button", name="run to next", exact=True).click()
@@ -196,16 +204,17 @@ def test_the_address_leads_to_a_moment_and_nonsense_in_it_to_the_present(visitor
     page.get_by_label("max tokens").fill("30")
     page.get_by_role("button", name="send", exact=True).click()
     page.wait_for_function("Pagelens.source.history.newest > 60")
-    page.evaluate("location.hash = 'seq=20&block=3'")
-    page.wait_for_function("Pagelens.live.viewer.cursor === 20")
+    seq = page.evaluate("Pagelens.source.history.newest") - 20
+    page.evaluate("seq => { location.hash = `seq=${seq}&block=3`; }", seq)
+    page.wait_for_function("seq => Pagelens.live.viewer.cursor === seq", arg=seq)
     assert page.evaluate("Pagelens.live.viewer.selection.pinned") == 3
     for nonsense in ("seq=NaN", "seq=-5", "seq=1e99", "seq=&block=2"):
         page.goto("about:blank")
         page.goto(f"{visitor.site.url}#{nonsense}")
         page.wait_for_function("typeof Pagelens !== 'undefined' && Pagelens.live?.viewer.history")
         assert page.evaluate("Pagelens.live.viewer.following"), nonsense
-    page.evaluate("location.hash = 'seq=20&block=-1'")
-    page.wait_for_function("Pagelens.live.viewer.cursor === 20")
+    page.evaluate("seq => { location.hash = `seq=${seq}&block=-1`; }", seq)
+    page.wait_for_function("seq => Pagelens.live.viewer.cursor === seq", arg=seq)
     assert page.evaluate("Pagelens.live.viewer.selection.pinned") is None
     assert not visitor.complaints
 

@@ -94,6 +94,61 @@ def test_a_chain_whose_beginning_is_not_held_says_so(evaluate: Evaluate) -> None
     assert links[-1] == {"seq": scheduled.cause, "words": f"event {scheduled.cause}, which is not held here"}
 
 
+def test_at_a_copy_its_source_says_who_is_about_to_let_go_and_both_blocks_know_of_the_copy(evaluate: Evaluate) -> None:
+    log = three_samples()
+    copy, *_ = of_kind(log, ev.BlockCopied)
+    release = next(event for event in of_kind(log, ev.BlockReleased) if event.seq > copy.seq)
+    assert (release.block, release.sequence) == (copy.source, copy.sequence)
+    body = """
+        return [argument.seq - 1, argument.seq, argument.seq + 1].map(seq => {
+            viewer.goTo(seq);
+            const { map, holders } = viewer;
+            const described = describeBlock(map, argument.source, holders);
+            const releases = comingReleases(argument.source, described, map, history).map(event => event.seq);
+            const last = block => lastChangeOf(block, map, history).seq;
+            const { refs, entries } = described;
+            return [refs, entries.length, releases, last(argument.source), last(argument.destination)];
+        });
+    """
+    before, at, after = evaluate(log, body, json.loads(encode_event(copy)))
+    assert before[:3] == at[:3] == [3, 2, [release.seq]]
+    assert before[3] < copy.seq and before[4] == copy.seq - 1, "the destination was allocated"
+    assert at[3:] == [copy.seq, copy.seq]
+    assert after == [2, 2, [], release.seq, copy.seq]
+
+
+def test_every_holder_of_a_shared_block_has_its_own_reason(evaluate: Evaluate) -> None:
+    log = crowded_run(host_blocks=0).log
+    body = """
+        return argument.map(seq => {
+            viewer.goTo(seq);
+            const { map, holders } = viewer;
+            return Array.from({ length: map.num_blocks }, (_, block) => block)
+                .filter(block => map.state[block] === "used").map(block => {
+                    const { entries } = describeBlock(map, block, holders);
+                    const taken = takenBy(block, entries, originOf(block, map, history), map, history);
+                    return [block, entries.map(({ view }) => view.sequence).sort(), taken];
+                });
+        });
+    """
+    moments = [event.seq for event in of_kind(log, ev.StepCommitted)]
+    shared = 0
+    for seq, blocks in zip(moments, evaluate(log, body, moments), strict=True):
+        newest = {
+            (event.block, event.sequence): event.seq
+            for event in log.read(0) or []
+            if isinstance(event, ev.BlockAllocated | ev.BlockShared) and event.seq <= seq
+        }
+        for block, names, taken in blocks:
+            assert sorted(name for name, _ in taken) == names
+            shared += len(names) > 1
+            for name, event in taken:
+                is_copy = event["kind"] == "BlockCopied" and event["destination"] == block
+                assert event["sequence"] == name
+                assert event["seq"] - is_copy == newest[block, name]
+    assert shared > 10
+
+
 ADDRESS = """
     viewer.goTo(argument.seq);
     viewer.selection.pinToken(argument.sequence, argument.position);

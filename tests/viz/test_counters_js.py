@@ -193,6 +193,28 @@ def test_rates_and_times_are_those_of_the_run_statistics(evaluate: Evaluate, log
     assert found[5] <= 20
 
 
+def test_the_time_to_a_token_leaves_out_what_the_engine_was_halted_for(evaluate: Evaluate, log: EventLog) -> None:
+    """A halt of a second after every phase of the first steps changes no time to a token."""
+    events = events_of(log)
+    halted: list[dict[str, Any]] = []
+    late = 0
+    for event, after in zip(events, [*events[1:], None], strict=True):
+        halted.append(event | {"seq": len(halted), "t": event["t"] + late})
+        if event["step"] < 6 and after and after["phase"] != event["phase"]:
+            halt = {"cause": -1, "step": event["step"], "phase": event["phase"], "why": "user_halt", "after": "plan"}
+            halted.append(halt | {"kind": "EngineHalted", "seq": len(halted), "t": event["t"] + late})
+            late += 10**9
+            halted.append(halt | {"kind": "EngineContinued", "seq": len(halted), "t": event["t"] + late})
+    assert late > 5e9
+    times = f"""([events, header, blocks, size]) => {{ {HISTORY}
+        const history = build(header, empty(blocks, size), events);
+        const total = name => history.steps.steps.reduce((sum, step) => sum + step.flow[name], 0);
+        return ["firsts", "firstNs", "gaps", "gapNs"].map(total);
+    }}"""
+    rest = [header_of(log), log.header.num_blocks, log.header.block_size]
+    assert evaluate(times, [halted, *rest]) == evaluate(times, [events, *rest])
+
+
 def test_rows_tell_what_each_sequence_did_in_each_step(evaluate: Evaluate, log: EventLog) -> None:
     expected: dict[str, list[Any]] = {}
     tokens: dict[str, tuple[str, int]] = {}

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.browser
 
 Evaluate = Callable[..., Any]
 SCRIPTS = "memory_map block_view contiguous run_tally step_log history live_source sentences headline"
+SCRIPTS += " status_words"
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,33 @@ def test_every_kind_of_event_has_a_sentence_without_holes(evaluate: Evaluate) ->
     assert set(told) == set(ev.EVENT_TYPES)
     for kind, sentence in told.items():
         assert not any(hole in sentence for hole in ("undefined", "null", "NaN", "[object")), f"{kind}: {sentence}"
+        assert not any(name in sentence for name in ev.EVENT_TYPES), f"a class name: {sentence}"
+
+
+def test_between_steps_the_place_is_after_the_step_that_is_over(evaluate: Evaluate) -> None:
+    tell = (
+        "moments => moments.map(([after, step, phase]) => [stepPlace({step, phase}), haltPlace(after, {step, phase})])"
+    )
+    moments = [["commit", 0, "idle"], ["commit", 6, "idle"], ["plan", 6, "plan"], ["launch", 6, "launch"]]
+    assert evaluate(tell, moments) == [
+        ["before step 0", "before step 0"],
+        ["after step 5", "after step 5"],
+        ["step 6", "after plan of step 6"],
+        ["step 6", "after launch of step 6"],
+    ]
+
+
+def test_who_waits_for_blocks_says_how_many_and_what_must_stay_free(evaluate: Evaluate) -> None:
+    cases = [[1, 1, 1, 0], [2, 3, 0, 2], [4, 2, 1, 1], [4, 2, 0, 0]]
+    tell = (
+        "cases => cases.map(([needs, free, watermark, promised]) => blocksWanted({needs, free, watermark, promised}))"
+    )
+    assert evaluate(tell, cases) == [
+        "needs 1 block; 1 is free, but 1 must stay free (watermark)",
+        "needs 2 blocks; 3 are free, but 2 are promised to others",
+        "needs 4 blocks; 2 are free, and 1 must stay free (watermark) and 1 is promised to others",
+        "needs 4 blocks; 2 are free",
+    ]
 
 
 def test_the_headline_is_the_most_telling_event_of_the_newest_step(evaluate: Evaluate) -> None:

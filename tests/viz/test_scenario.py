@@ -94,6 +94,11 @@ def test_a_variant_changes_what_it_names_and_nothing_else(tmp_path: Path) -> Non
         ('runner = "scripted"', 'runner = "real"', "prompt_tokens and shared_prefix are for runner"),
         ('runner = "scripted"', 'runner = "scripted"\nclock = "time"', "clock is 'time', but a script takes none"),
         ('runner = "scripted"', 'runner = "scripted"\nserving = "contiguous"', "contiguous memory cannot share"),
+        (
+            'watch = "The blocks."',
+            'watch = "The blocks."\ntables = "yes"',
+            "Expected `bool`, got `str` - at `$.tables`",
+        ),
         ('picture = "BlockAllocated"', 'picture = "BlockMoved"', "unknown name 'BlockMoved', perhaps BlockCopied"),
         ('before = "BlockAllocated"', 'before = "block == "', "cannot read 'block =='"),
         ('answer = "block"', 'answer = "source"', "question 1: answer is 'source', but BlockAllocated has only"),
@@ -118,9 +123,10 @@ def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_scenario_asks_three_questions_and_says_why(name: str) -> None:
+def test_each_scenario_asks_three_questions_says_why_and_concludes(name: str) -> None:
     scenario: Any = read_scenario(SCENARIOS / f"{name}.toml")
     assert len(scenario.questions) >= 3
     assert len(scenario.tour) >= 1
+    assert scenario.conclusion
     for question in scenario.questions:
         assert question.hint and question.why

@@ -32,8 +32,8 @@ function headlineAt(event, state) {
 function headlineOfStep(committed, state) {
   const { history } = state;
   const { first } = history.steps.at(committed.step);
-  const best = history.slice(first, committed.seq).reduce((most, event) => (telling(event) > telling(most) ? event : most),
-    committed);
+  const best = history.slice(first, committed.seq)
+    .reduce((most, event) => (telling(event) > telling(most) ? event : most), committed);
   const { title, text } = sentenceOf(best, state);
   const alike = history.slice(best.seq + 1, committed.seq).filter(event => event.kind === best.kind).length;
   const isWork = best === committed || best.kind === "StepPlanned"; // their titles say that it is the step

@@ -14,7 +14,8 @@ class QuestionCard {
       if (this.input && !Number.isNaN(this.input.valueAsNumber)) this.grade(this.input.valueAsNumber);
       else if (this.input) this.input.focus();
     });
-    this.element = make("div", "card", { "data-kind": "question", role: "group", "aria-label": "question", tabindex: "-1" },
+    const attributes = { "data-kind": "question", role: "group", "aria-label": "question", tabindex: "-1" };
+    this.element = make("div", "card", attributes,
       make("p", "", {}, make("b", "", {}, "What happens next? "), question.text), this.form, this.hint, this.verdict);
     this.element.addEventListener("keydown", event => this.onKey(event));
     if (question.ask === "block") track.viewer.selection.clear();
@@ -27,7 +28,8 @@ class QuestionCard {
     if (ask === "choice") return [...this.options(shuffled(Object.entries(choices))), ...others];
     if (ask === "sequence") return [...this.options(this.sequences().map(name => [name, name])), ...others];
     this.input = make("input", "", { type: "number", step: "1" });
-    return [make("label", "", {}, ASKED[ask], " ", this.input), make("button", "primary", { type: "submit" }, "answer"), ...others];
+    return [make("label", "", {}, ASKED[ask], " ", this.input),
+      make("button", "primary", { type: "submit" }, "answer"), ...others];
   }
 
   options(pairs) {

@@ -72,6 +72,7 @@ class Scenarios {
       moment: moment && { ...moment, track: made[moment.index] }, onward: this.onward(scenario),
     });
     for (const track of made) track.load();
+    scrollTo(0, 0);
     side.querySelector("h2").focus({ preventScroll: true });
   }
 

@@ -172,6 +172,7 @@ class Timeline {
     const least = (to + 1) * ROW_HEIGHT - scroller.clientHeight;
     scroller.scrollTop = Math.max(least, Math.min(to * ROW_HEIGHT, scroller.scrollTop));
     this.viewer.selection.hoverSequence(row.name);
+    this.spokenOf = this.viewer.map.seq;
     setText(this.spoken, rowInWords(row, this.viewer.map.step));
   }
 
