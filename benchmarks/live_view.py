@@ -8,7 +8,8 @@ tabs       10,000 blocks at about 30 steps/s, four tabs: updates/s of each, late
 large      40,000 blocks and an engine as fast as it can: still usable?
 class      thirty readers of the stream. Aim: <= 30 % of one core.
 recording  1,000,000 events from a file. Aims: opens in <= 5 s, scrubs in <= 100 ms.
-scenario   from the click on "parallel sampling" to the first copy on the screen, for the first visitor. Aim: <= 5 s.
+scenario   from the click on "parallel sampling" to the first copy on the screen, for the first visitor who
+           skips its questions. Aim: <= 5 s.
 """
 
 import json
@@ -35,6 +36,8 @@ HERE = Path(__file__).parent
 
 READY = "typeof Pagelens !== 'undefined' && Pagelens.live?.viewer.map"
 
+OPEN_WINDOW = "url => { window.open(url, '_blank', 'popup,noopener,width=1280,height=900'); }"
+
 WATCH_PAINTS = """began => {
   const { viewer } = Pagelens.live;
   const paints = window.paints = [];
@@ -49,6 +52,9 @@ WATCH_PAINTS = """began => {
     paints.push([wall, wall - began - history.event(map.seq).t / 1e9]);
   };
 }"""
+
+SHOWS_A_COPY = """() => [...document.querySelectorAll("[data-part=headline-title]")]
+  .some(title => title.checkVisibility() && title.textContent === "Copy-on-write.")"""
 
 SCRUBS = """async () => {
   const { viewer } = Pagelens.live;
@@ -110,9 +116,13 @@ def serving(*command: str) -> Iterator[Server]:
 
 def open_tabs(browser: Browser, server: Server, tabs: int) -> list[Page]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    pages = [context.new_page() for _ in range(tabs)]
+    pages = [context.new_page()]
+    pages[0].goto(server.url)
+    while len(pages) < tabs:  # each in a window of its own: a browser hardly paints a hidden tab
+        with context.expect_page() as opened:
+            pages[0].evaluate(OPEN_WINDOW, server.url)
+        pages.append(opened.value)
     for page in pages:
-        page.goto(server.url)
         page.wait_for_function(READY, timeout=60_000)
     began = server.state()["began"]
     for page in pages:
@@ -240,7 +250,11 @@ def measure_scenario(browser: Browser) -> None:
         card.wait_for()
         started = time.time()
         card.click()
-        page.wait_for_function("Pagelens.scenarios.viewer?.map?.totals.BlockCopied > 0", timeout=60_000)
+        while not page.evaluate(SHOWS_A_COPY):
+            skip = page.get_by_role("button", name="skip")
+            if skip.is_visible():
+                skip.click()
+            page.wait_for_timeout(20)
         print(f"scenario: from the click to the first copy on the screen {time.time() - started:.1f} s")
         page.close()
 

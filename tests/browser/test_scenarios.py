@@ -261,7 +261,11 @@ def test_a_link_opens_a_scenario_and_the_space_key_pauses(visitor: Visitor, site
     page.goto(f"{site.url}#scenario=on_demand_paging")
     expect(page.get_by_role("heading", name="On-demand paging")).to_be_visible()
     toggle = page.locator(".player button").first
+    page.get_by_label("pace").select_option("2 events/s")
+    page.get_by_role("button", name="restart").click()
     expect(toggle).to_have_text("❚❚ pause")
+    page.keyboard.press("Escape")
+    page.locator(".player .state").click()
     page.keyboard.press(" ")
     expect(toggle).to_have_text("▶ play")
     with page.expect_download() as download:

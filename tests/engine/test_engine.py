@@ -96,7 +96,7 @@ def test_sampling_params_name_the_value_and_the_allowed_range(params: dict, mess
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5, allowed is above 0 and at most 1"),
         ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override is 0, allowed is at least 1"),
         ({"max_num_batched_tokens": 8}, r"max_num_batched_tokens is 8, allowed is at least max_num_seqs \(64\)"),
-        ({"kernel": "cuda"}, "kernel is 'cuda', allowed is auto or triton or torch"),
+        ({"kernel": "cuda"}, "kernel is 'cuda', allowed is auto or triton or numba or torch"),
         ({"dtype": "int8"}, "dtype is 'int8'"),
         ({"swap_space": -1}, "swap_space is -1, allowed is 0 to 1024 GiB"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2, allowed is 1: this version runs on a single device"),

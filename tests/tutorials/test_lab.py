@@ -1,14 +1,12 @@
 """The eviction lab: the starter fails, the solution passes, and whatever else students hand in gets a clear answer."""
 
 import ast
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command_line import pagelens
 
 from pagelens.engine import PagelensError
 from pagelens.viz import lab
@@ -143,24 +141,20 @@ def test_there_is_no_such_lab_or_file(tmp_path: Path) -> None:
 
 
 def test_the_command_starts_checks_and_writes_junit(tmp_path: Path) -> None:
-    def pagelens(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pagelens.viz.cli", "lab", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ | {"COLUMNS": "300"})
-
-    started = pagelens("start", "eviction", "--to", str(tmp_path / "new"))
+    started = pagelens("lab", "start", "eviction", "--to", str(tmp_path / "new"))
     file, junit = tmp_path / "new/eviction.py", tmp_path / "result.xml"
     assert started.returncode == 0 and file.is_file() and "pagelens lab check eviction" in started.stdout
-    again = pagelens("start", "eviction", "--to", str(tmp_path / "new"))
+    again = pagelens("lab", "start", "eviction", "--to", str(tmp_path / "new"))
     assert again.returncode == 2 and "exists" in again.stderr
 
-    checked = pagelens("check", "eviction", str(file), "--junit", str(junit))
+    checked = pagelens("lab", "check", "eviction", str(file), "--junit", str(junit))
     assert checked.returncode == 1 and "0 of 10 points" in checked.stdout and "Traceback" not in checked.stderr
     suite = ElementTree.parse(junit).getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("5", "5")
     assert all("hint" not in (failure.get("message") or "") for failure in suite.iter("failure"))
 
     file.write_text(SOLUTION, encoding="utf-8")
-    passed = pagelens("check", "eviction", str(file), "--junit", str(junit))
+    passed = pagelens("lab", "check", "eviction", str(file), "--junit", str(junit))
     assert passed.returncode == 0 and "10 of 10 points" in passed.stdout
     suite = ElementTree.parse(junit).getroot()
     assert suite.get("failures") == "0" and [p.get("value") for p in suite.iter("property")][::2] == list("21232")

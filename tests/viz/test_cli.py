@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-
-
-def pagelens(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pagelens.viz.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=120)
+from command_line import pagelens
 
 
 def test_generate_prints_english() -> None:
-    done = pagelens("generate", "--prompt", "A hacker is", "--max-tokens", "40", "--kernel", "torch")
+    """As a process of its own."""
+    arguments = ["generate", "--prompt", "A hacker is", "--max-tokens", "40", "--kernel", "torch"]
+    command = [sys.executable, "-m", "pagelens.viz.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("A hacker is")
     assert len(done.stdout.split()) >= 5

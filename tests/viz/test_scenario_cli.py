@@ -1,16 +1,16 @@
 """`pagelens scenario`: list, check, record."""
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
+
+from command_line import pagelens
 
 from pagelens.engine.kvtrace import Trace
 from pagelens.viz.scenario_file import SCENARIOS
 
 
-def scenario(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pagelens.viz.cli", "scenario", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+def scenario(*arguments: str) -> CompletedProcess[str]:
+    return pagelens("scenario", *arguments)
 
 
 def test_list_names_each_of_them() -> None:

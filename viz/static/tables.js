@@ -7,6 +7,9 @@
 const FINISHED_SHOWN = 3;
 const WAITING_SHOWN = 12;
 const LINES_SHOWN = 2;
+const UNSEEN_MS = 500; // between two paintings of a row out of sight
+const MANY_ROWS = 24; // more than so many are painted four times a second: nobody reads them faster
+const MANY_MS = 250;
 const CHIPS_SHOWN = 1200; // in all rows together; a row has 12 to 64
 const NAME_WIDTH = 16; // em, of the column beside the text and the padding
 const LETTER_WIDTH = 0.55; // em, about
@@ -17,6 +20,16 @@ class Tables {
     this.viewer = viewer;
     this.selection = viewer.selection;
     this.rows = new Map();
+    this.unseen = new WeakSet(); // rows out of sight, which are painted less often
+    this.sight = new IntersectionObserver(entries => {
+      for (const { target, isIntersecting } of entries) {
+        if (isIntersecting) this.unseen.delete(target);
+        else this.unseen.add(target);
+      }
+      this.viewer.redraw();
+    });
+    this.later = 0;
+    this.paintedAt = -Infinity;
     this.allFinished = false;
     this.more = makeButton("", () => {
       this.allFinished = !this.allFinished;
@@ -28,13 +41,19 @@ class Tables {
   }
 
   paint() {
-    const { map } = this.viewer;
+    const { map, following } = this.viewer;
+    const now = performance.now();
+    if (following && this.rows.size > MANY_ROWS && now - this.paintedAt < MANY_MS) {
+      this.paintLater(MANY_MS);
+      return;
+    }
+    this.paintedAt = now;
     const width = this.box.clientWidth / parseFloat(getComputedStyle(this.box).fontSize) - NAME_WIDTH;
     this.letters = Math.max(40, Math.floor((LINES_SHOWN * width) / LETTER_WIDTH));
     this.box.style.setProperty("--digits", String(Math.max(2, String(map.num_blocks - 1).length)));
     const { shown, few, hidden, rest } = this.choose(map);
     this.mostChips = Math.max(12, Math.min(64, Math.floor(CHIPS_SHOWN / shown.length)));
-    const wanted = shown.map(view => this.row(view));
+    const wanted = shown.map(view => this.row(view, now));
     if (hidden > 0) {
       setText(this.queue, `and ${hidden} more waiting`);
       wanted.splice(shown.length - few, 0, this.queue);
@@ -47,6 +66,13 @@ class Tables {
       this.box.replaceChildren(...wanted);
     }
     for (const name of this.rows.keys()) if (!(name in map.sequences)) this.rows.delete(name);
+  }
+
+  paintLater(wait) {
+    this.later ||= setTimeout(() => {
+      this.later = 0;
+      this.viewer.redraw();
+    }, wait);
   }
 
   /** Running ones first, then who waits, then the newest that have finished. */
@@ -64,9 +90,14 @@ class Tables {
     };
   }
 
-  row(view) {
+  row(view, now) {
     const { map, holders, theme, header, live } = this.viewer;
     const row = this.rows.get(view.sequence) ?? this.makeRow(view);
+    if (this.unseen.has(row.element) && now - row.paintedAt < UNSEEN_MS) {
+      this.paintLater(UNSEEN_MS);
+      return row.element;
+    }
+    row.paintedAt = now;
     const { parts } = row;
     const depth = view.status === "finished" ? 0 : depthOf(view, map);
     row.element.className = `sequence ${view.status}${depth ? " fork" : ""}`;
@@ -98,7 +129,8 @@ class Tables {
     const head = make("div", "head", {}, parts.swatch, parts.name, parts.tokens, parts.status, parts.abort);
     const element = make("article", "sequence", { "data-sequence": name }, head,
       make("div", "body", {}, parts.chips, text.box, parts.why));
-    const row = { element, parts, text, chips: [] };
+    const row = { element, parts, text, chips: [], paintedAt: -Infinity };
+    this.sight.observe(element);
     const { selection } = this;
     element.addEventListener("pointerenter", () => selection.hoverSequence(name));
     element.addEventListener("pointerleave", () => selection.hoverSequence(null));

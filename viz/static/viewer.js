@@ -31,6 +31,8 @@ const VIEWER_MARKUP = `
   </div>
   <div class="panels" data-part="panels"></div>`;
 
+const FRAME_MS = 25;
+
 class Viewer {
   /**
    * `send(command)` asks the engine for something and `loadOlder()` fetches what came before the history; both only
@@ -50,6 +52,7 @@ class Viewer {
     this.highlighted = [];
     this.stale = true; // the picture is older than the map
     this.frame = 0;
+    this.lastFrame = -Infinity;
     this.selection = new Selection(() => this.redraw(), () => this.speak(), () => this.map);
     this.blockMap = new BlockMap(this.parts, this.selection, {
       header: () => this.header, highlighted: () => this.highlighted,
@@ -156,14 +159,24 @@ class Viewer {
     this.redraw();
   }
 
-  /** Paint in the next frame, however often it is asked for. */
+  /** Paint soon, however often it is asked for. */
   redraw() {
     this.stale = true;
+    this.schedule();
+  }
+
+  schedule() {
     this.frame ||= requestAnimationFrame(now => this.paint(now));
   }
 
+  /** At most every other frame, 30 a second, so that four viewers of a large pool fit on two cores. */
   paint(now) {
     this.frame = 0;
+    if (now - this.lastFrame < FRAME_MS) {
+      this.schedule();
+      return;
+    }
+    this.lastFrame = now;
     const { map, parts } = this;
     if (!this.root.isConnected || !map) return;
     if (this.stale) {
@@ -179,7 +192,7 @@ class Viewer {
       this.painted?.();
     }
     const moving = this.blockMap.paintOverlay(map, this.theme, now);
-    if (moving) this.frame ||= requestAnimationFrame(later => this.paint(later));
+    if (moving) this.schedule();
   }
 
   paintCounts() {
