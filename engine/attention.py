@@ -4,12 +4,13 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pagelens.kernels import reference
+from pagelens.kernels import layer_ops, reference
 from pagelens.kernels.availability import TritonStatus, numba_obstacle, triton_status
 from pagelens.kernels.launch import LaunchConfig, choose_launch
 
@@ -18,7 +19,7 @@ from .errors import ConfigError
 
 @dataclass(frozen=True)
 class Kernels:
-    """The three kernels of `kernels/`, in one implementation. `why` is a sentence for people."""
+    """The kernels of `kernels/`, in one implementation. `why` is a sentence for people."""
 
     name: str
     why: str
@@ -26,6 +27,7 @@ class Kernels:
     paged_attention: Callable[..., Tensor]
     write_kv: Callable[..., None]
     move_blocks: Callable[..., None]
+    layer_ops: ModuleType = layer_ops
     compile_for: Callable[[torch.dtype], float] | None = None
 
     def compiled_for(self, dtype: torch.dtype) -> "Kernels":
@@ -94,6 +96,7 @@ def _triton_kernels(status: TritonStatus) -> Kernels:
 
 
 def _numba_kernels(why: str) -> Kernels:
+    from pagelens.kernels import numba_layer_ops
     from pagelens.kernels import numba_paged_attention as kernels
 
     return Kernels(
@@ -103,6 +106,7 @@ def _numba_kernels(why: str) -> Kernels:
         paged_attention=kernels.paged_attention,
         write_kv=kernels.write_kv,
         move_blocks=reference.move_blocks,
+        layer_ops=numba_layer_ops,
         compile_for=kernels.compile_for,
     )
 

@@ -56,7 +56,7 @@ class Sampler:
 
     def results(self, plan: StepPlan, logits: Tensor) -> list[SequenceResult]:
         """One result per scheduled sequence. `logits` [rows, vocab_size] has `num_logits` rows of each, in order."""
-        likeliest: list[int] = logits.argmax(dim=-1).tolist()  # one call, where one a sequence would cost more
+        likeliest = largest_of_each(logits)  # one call, where one a sequence would cost more
         results, row = [], 0
         for item in plan.scheduled:
             count = num_logits(item)
@@ -96,6 +96,15 @@ class Sampler:
     def _adjusted(self, logits: Tensor, sequence: Sequence) -> Tensor:
         params, prompt = sequence.request.params, sequence.request.prompt_token_ids
         return adjust(logits, params, prompt, sequence.output_token_ids, sequence.request.end_token_ids)
+
+
+def largest_of_each(logits: Tensor) -> list[int]:
+    """Where each row [vocab_size] has its largest number, the first of equals."""
+    if logits.device.type == "cpu":  # where NumPy's takes a sixteenth of the time of torch's in bfloat16
+        found: list[int] = logits.float().numpy().argmax(axis=-1).tolist()
+        return found
+    found = logits.argmax(dim=-1).tolist()
+    return found
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:

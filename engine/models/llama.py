@@ -7,9 +7,10 @@ knows where one sequence ends. The four architectures differ in two switches: Qw
 normalises each head of Q and K.
 """
 
+from types import ModuleType
+
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -33,28 +34,25 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines, and sines of which the first half is negative, each [num_tokens, 1, head_dim]."""
-        angles = positions[:, None, None].float() * self.inv_freq.float()
+        """Cosines, and sines of which the first half is negative, each [num_tokens, head_dim]."""
+        angles = positions[:, None].float() * self.inv_freq.float()
         cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
         return torch.cat((cos, cos), dim=-1).to(dtype), torch.cat((-sin, sin), dim=-1).to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply the rotation to `x` [num_tokens, heads, head_dim]: each number, and what stands half a head away."""
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
 
 
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, the mean square taken in float32."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, ops: ModuleType) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
+        self.ops = ops
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last dimension."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+    def forward(self, x: Tensor, delta: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The sum of `x` and `delta`, which may take the place of `x`, and the normalised sum; [rows, size] each."""
+        total, normalised = self.ops.add_rms_norm(x, delta, self.weight, self.eps)
+        return total, normalised
 
 
 class LlamaAttention(nn.Module):
@@ -63,6 +61,7 @@ class LlamaAttention(nn.Module):
     def __init__(self, config: PretrainedConfig, layer: int, attention: Attention) -> None:
         super().__init__()
         self.attention = attention
+        self.ops = attention.kernels.layer_ops
         self.layer = layer
         heads, kv_heads, head_dim = attention.num_heads, attention.num_kv_heads, attention.head_dim
         qkv_bias = config.model_type == "qwen2" or getattr(config, "attention_bias", False)
@@ -71,8 +70,8 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(heads * head_dim, config.hidden_size, bias=out_bias)
         self.normalised = config.model_type == "qwen3"
         if self.normalised:
-            self.q_norm = RMSNorm(head_dim, config.rms_norm_eps)
-            self.k_norm = RMSNorm(head_dim, config.rms_norm_eps)
+            self.q_norm = RMSNorm(head_dim, config.rms_norm_eps, self.ops)
+            self.k_norm = RMSNorm(head_dim, config.rms_norm_eps, self.ops)
         self.sliding_window = sliding_window(config, layer)
 
     def forward(
@@ -81,13 +80,11 @@ class LlamaAttention(nn.Module):
         """[num_tokens, hidden] -> [num_tokens, hidden]."""
         heads, kv_heads = self.attention.num_heads, self.attention.num_kv_heads
         projected = self.qkv_proj(x).unflatten(-1, (-1, self.attention.head_dim))
-        value = projected[:, heads + kv_heads :]
-        query_and_key = projected[:, : heads + kv_heads]
+        query, key, value = projected.split((heads, kv_heads, kv_heads), dim=1)
         if self.normalised:
-            normalised = self.q_norm(query_and_key[:, :heads]), self.k_norm(query_and_key[:, heads:])
-            query_and_key = torch.cat(normalised, dim=1)
-        rotated = rotate(query_and_key, *rotation)
-        query, key = rotated[:, :heads], rotated[:, heads:]
+            for norm, part in ((self.q_norm, query), (self.k_norm, key)):
+                part.copy_(norm(part.flatten(0, 1))[1].view(part.shape))
+        self.ops.rotate(projected, heads + kv_heads, *rotation)
         kv_layer = cache.layer(self.layer)
         out = self.attention(query, key, value, kv_layer, metadata, self.sliding_window)
         return self.o_proj(out.flatten(1).to(x.dtype))
@@ -96,34 +93,42 @@ class LlamaAttention(nn.Module):
 class LlamaMLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x)), gate and up in one product."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: PretrainedConfig, ops: ModuleType) -> None:
         super().__init__()
+        self.ops = ops
         bias = getattr(config, "mlp_bias", False)
         self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=bias)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, hidden]."""
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate).mul_(up))
+        return self.down_proj(self.ops.silu_and_mul(self.gate_up_proj(x)))
 
 
 class LlamaLayer(nn.Module):
-    """One transformer layer, pre-norm."""
+    """One transformer layer, pre-norm. `x` is the residual stream, `delta` what the half layer before adds to it."""
 
     def __init__(self, config: PretrainedConfig, layer: int, attention: Attention) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        ops = attention.kernels.layer_ops
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops)
         self.self_attn = LlamaAttention(config, layer, attention)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = LlamaMLP(config)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, ops)
+        self.mlp = LlamaMLP(config, ops)
 
     def forward(
-        self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: KVCache, metadata: AttentionMetadata
-    ) -> Tensor:
-        """[num_tokens, hidden] -> [num_tokens, hidden]."""
-        x = x + self.self_attn(self.input_layernorm(x), rotation, cache, metadata)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        self,
+        x: Tensor,
+        delta: Tensor | None,
+        rotation: tuple[Tensor, Tensor],
+        cache: KVCache,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """x and delta [num_tokens, hidden] -> the same, after this layer."""
+        x, normalised = self.input_layernorm(x, delta)
+        delta = self.self_attn(normalised, rotation, cache, metadata)
+        x, normalised = self.post_attention_layernorm(x, delta)
+        return x, self.mlp(normalised)
 
 
 class LlamaModel(nn.Module):
@@ -133,7 +138,7 @@ class LlamaModel(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(LlamaLayer(config, layer, attention) for layer in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, attention.kernels.layer_ops)
         self.rotary = RotaryEmbedding(config, attention.head_dim)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
@@ -143,11 +148,12 @@ class LlamaModel(nn.Module):
         self, token_ids: Tensor, positions: Tensor, cache: KVCache, metadata: AttentionMetadata, logit_rows: Tensor
     ) -> Tensor:
         """token_ids and positions int64 [num_tokens] -> logits of the tokens in `logit_rows` [rows, vocab_size]."""
-        x = self.embed_tokens(token_ids)
+        x, delta = self.embed_tokens(token_ids), None
         rotation = self.rotary(positions, x.dtype)
         for layer in self.layers:
-            x = layer(x, rotation, cache, metadata)
-        return self.lm_head(self.norm(x[logit_rows]))
+            x, delta = layer(x, delta, rotation, cache, metadata)
+        _, normalised = self.norm(x[logit_rows], None if delta is None else delta[logit_rows])
+        return self.lm_head(normalised)
 
 
 def sliding_window(config: PretrainedConfig, layer: int) -> int | None:

@@ -15,6 +15,7 @@ from ..errors import ModelError
 from ..kv_cache import KVCacheSpec
 from .llama_weights import ARCHITECTURES, load_llama, read_json
 from .loading_progress import Progress, download_bar
+from .packed_linear import pack_linears
 
 EMBEDDED_MODEL = Path(__file__).parent.parent / "assets" / "jargon"
 
@@ -29,6 +30,7 @@ class LoadedModel:
     tokenizer: Any
     spec: KVCacheSpec
     attention: Attention
+    num_parameters: int
     eos_token_ids: frozenset[int]
 
     @property
@@ -41,7 +43,7 @@ class LoadedModel:
         return {
             "name": self.name,
             "architecture": self.config.architectures[0],
-            "num_parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "num_parameters": self.num_parameters,
             "num_layers": self.spec.num_layers,
             "num_heads": self.attention.num_heads,
             "num_kv_heads": self.spec.num_kv_heads,
@@ -81,13 +83,17 @@ def load_model(
         model, spec, attention = load_decoder(folder, config, torch_dtype, kernels, device)
     text_config = config.get_text_config()
     text_config.architectures = config.architectures
+    model = model.to(device).eval().requires_grad_(False)
+    num_parameters = sum(weight.numel() for weight in model.parameters())
+    pack_linears(model)
     return LoadedModel(
         name=name or EMBEDDED_MODEL.name,
-        model=model.to(device).eval().requires_grad_(False),
+        model=model,
         config=text_config,
         tokenizer=_read_tokenizer(folder),
         spec=spec,
         attention=attention,
+        num_parameters=num_parameters,
         eos_token_ids=_eos_token_ids(folder, text_config),
     )
 
