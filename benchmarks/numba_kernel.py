@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+import numba
 import torch
 from machine import print_machine
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from pagelens.kernels import numba_paged_attention, reference
+from pagelens.kernels import reference
 from pagelens.kernels.numba_paged_attention import compile_for, paged_attention
 
 HEADS, KV_HEADS, HEAD_DIM, BLOCK_SIZE = 9, 3, 64, 16
@@ -87,7 +88,7 @@ def compare(name: str, num_seqs: int, context: int, num_queries: int, dtype: tor
 @torch.inference_mode()
 def main(rounds: int = ROUNDS) -> None:
     print_machine()
-    print(f"numba     {numba_paged_attention.numba.__version__}")
+    print(f"numba     {numba.__version__}")
     for dtype in (torch.float32, torch.bfloat16):
         print(f"compiled  {compile_for(dtype):.2f} s for {dtype} (or loaded from the cache of an earlier run)")
     print(f"{'':<28}{'numba':>11}{'reads':>12}{'gather + SDPA':>19}{'kernel=torch':>18}")
