@@ -5,7 +5,8 @@ const SCHEMA = 1; // of engine/events.py
 const CHUNK_CHARACTERS = 1 << 20; // some 5,000 events
 const MOST_BLOCKS = 1 << 20;
 const MOST_TOKENS_IN_BLOCK = 4096;
-const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pictures to keep
+const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pictures to keep,
+const BLOCKS_BEFORE_LARGER = 1 << 20; // or, where the pictures are small, so many blocks in them
 
 /**
  * Reads a stream of bytes into a History; `told(history)` is called as it grows, the first time with the header alone.
@@ -32,7 +33,8 @@ async function readRecording(stream, told, { eager = false } = {}) {
       rest = end < 0 ? "" : rest.slice(end + 1);
       told(history);
     }
-    const chunk = CHUNK_CHARACTERS << Math.floor(history.chunks.length / CHUNKS_BEFORE_LARGER);
+    const few = Math.max(CHUNKS_BEFORE_LARGER, BLOCKS_BEFORE_LARGER / history.header.num_blocks);
+    const chunk = CHUNK_CHARACTERS << Math.floor(history.chunks.length / few);
     const enough = eager || done || rest.length >= chunk;
     const end = enough ? rest.lastIndexOf("\n") + 1 : 0;
     if (end === 0) continue;

@@ -7,9 +7,9 @@
 const FINISHED_SHOWN = 3;
 const WAITING_SHOWN = 12;
 const LINES_SHOWN = 2;
-const UNSEEN_MS = 500; // between two paintings of a row out of sight
-const MANY_ROWS = 24; // more than so many are painted four times a second: nobody reads them faster
-const MANY_MS = 250;
+const UNSEEN_MS = 4000; // between two paintings of a row out of sight
+const MANY_ROWS = 24; // more than so many are painted once a second, but for the one that is looked at
+const MANY_MS = 1000;
 const CHIPS_SHOWN = 1200; // in all rows together; a row has 12 to 64
 const NAME_WIDTH = 16; // em, of the column beside the text and the padding
 const LETTER_WIDTH = 0.55; // em, about
@@ -26,6 +26,7 @@ class Tables {
         if (isIntersecting) this.unseen.delete(target);
         else this.unseen.add(target);
       }
+      this.paintedAt = -Infinity;
       this.viewer.redraw();
     });
     this.later = 0;
@@ -41,13 +42,17 @@ class Tables {
   }
 
   paint() {
-    const { map, following } = this.viewer;
+    const { map, following, theme } = this.viewer;
     const now = performance.now();
-    if (following && this.rows.size > MANY_ROWS && now - this.paintedAt < MANY_MS) {
+    const { block, sequence, token } = this.selection;
+    const looks = JSON.stringify([block, sequence, token]);
+    const asBefore = looks === this.looks && theme === this.theme;
+    if (following && asBefore && this.rows.size > MANY_ROWS && now - this.paintedAt < MANY_MS) {
+      if (this.rows.has(sequence) && map.sequences[sequence]) this.row(map.sequences[sequence], now);
       this.paintLater(MANY_MS);
       return;
     }
-    this.paintedAt = now;
+    Object.assign(this, { paintedAt: now, looks, theme });
     const width = this.box.clientWidth / parseFloat(getComputedStyle(this.box).fontSize) - NAME_WIDTH;
     this.letters = Math.max(40, Math.floor((LINES_SHOWN * width) / LETTER_WIDTH));
     this.box.style.setProperty("--digits", String(Math.max(2, String(map.num_blocks - 1).length)));

@@ -32,6 +32,7 @@ const VIEWER_MARKUP = `
   <div class="panels" data-part="panels"></div>`;
 
 const FRAME_MS = 25;
+const BUSY_MS = 100; // where events come more often than this, they bring the next frame of what moves
 
 class Viewer {
   /**
@@ -53,6 +54,7 @@ class Viewer {
     this.stale = true; // the picture is older than the map
     this.frame = 0;
     this.lastFrame = -Infinity;
+    this.taken = -Infinity; // when events last came while they were followed
     this.selection = new Selection(() => this.redraw(), () => this.speak(), () => this.map);
     this.blockMap = new BlockMap(this.parts, this.selection, {
       header: () => this.header, highlighted: () => this.highlighted,
@@ -98,7 +100,7 @@ class Viewer {
   /** The history has new events at its end. */
   take(events) {
     if (this.following) {
-      const now = performance.now();
+      const now = this.taken = performance.now();
       for (const event of events) {
         this.blockMap.note(event, now);
         this.headline.note(event, this);
@@ -192,7 +194,14 @@ class Viewer {
       this.painted?.();
     }
     const moving = this.blockMap.paintOverlay(map, this.theme, now);
-    if (moving) this.schedule();
+    if (moving) this.moveOn();
+  }
+
+  /** The next frame of what moves. While events come in quickly the next of them brings it: a frame more costs as much. */
+  moveOn() {
+    clearTimeout(this.moving);
+    if (performance.now() - this.taken > BUSY_MS) this.schedule();
+    else this.moving = setTimeout(() => this.schedule(), BUSY_MS);
   }
 
   paintCounts() {
