@@ -10,6 +10,7 @@ integers, whose type says what they mean, and compute in float32:
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ def compiled(**options: bool) -> Callable[[Any], Any]:
 
 def _forget_older_kernels() -> None:
     """Numba compiles a kernel again when the kernel's own file has changed, and would miss a change of this one."""
-    for index in (Path(__file__).parent / "__pycache__").glob("numba_*.nbi"):
-        if index.stat().st_mtime < Path(__file__).stat().st_mtime:
-            index.unlink(missing_ok=True)
+    with suppress(OSError):  # it is not our folder, or another process does the same
+        for index in (Path(__file__).parent / "__pycache__").glob("numba_*.nbi"):
+            if index.stat().st_mtime < Path(__file__).stat().st_mtime:
+                index.unlink()
 
 
 _forget_older_kernels()

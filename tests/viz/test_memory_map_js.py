@@ -31,15 +31,36 @@ FOLD = """([state, events]) => {
     return JSON.stringify(events.map(event => { map.apply(event); return structuredClone({ ...map }); }));
 }"""
 
+COPIES = """events => {
+    const map = MemoryMap.empty(events.blocks, events.size);
+    const kept = [];
+    for (const event of events.list) {
+        const copy = copyOfMap(map);
+        kept.push([copy, JSON.stringify(copy)]);
+        map.apply(event);
+        const other = copyOfMap(copy);
+        other.apply(event);
+        if (JSON.stringify(other) !== JSON.stringify(map)) return `a copy went another way at event ${event.seq}`;
+    }
+    const changed = kept.findIndex(([copy, before]) => JSON.stringify(copy) !== before);
+    return changed < 0 ? "" : `the copy from before event ${changed} has changed`;
+}"""
+
 Fold = Callable[[MemoryMap, list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def fold_in_js(chromium: Browser) -> Iterator[Fold]:
+def page(chromium: Browser) -> Iterator[Any]:
     page = chromium.new_page()
-    page.add_script_tag(path=str(STATIC / "memory_map.js"))
-    yield lambda base, events: msgspec.json.decode(page.evaluate(FOLD, [msgspec.to_builtins(base), events]))
+    for script in ("memory_map.js", "history.js"):
+        page.add_script_tag(path=str(STATIC / script))
+    yield page
     page.close()
+
+
+@pytest.fixture(scope="module")
+def fold_in_js(page: Any) -> Fold:
+    return lambda base, events: msgspec.json.decode(page.evaluate(FOLD, [msgspec.to_builtins(base), events]))
 
 
 def assert_equal_throughout(fold: Fold, base: MemoryMap, lines: list[bytes]) -> None:
@@ -71,6 +92,15 @@ def test_equal_on_every_kind_of_event(fold_in_js: Fold) -> None:
     assert_equal_throughout(fold_in_js, empty(swapping), lines_of(swapping))
     seen |= set(swapping.snapshot().totals)
     assert seen == set(EVENT_TYPES)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_copy_shares_nothing_that_changes(page: Any, seed: int) -> None:
+    """Keyframes and what is looked at are copies that have in common what a map replaces and never alters."""
+    log = random_run(random.Random(seed), 14).log
+    events = [msgspec.json.decode(line) for line in lines_of(log)]
+    run = {"blocks": log.header.num_blocks, "size": log.header.block_size, "list": events}
+    assert page.evaluate(COPIES, run) == ""
 
 
 @settings(max_examples=25, deadline=None)
