@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from pagelens.kernels import layer_ops, reference
 from pagelens.kernels.availability import TritonStatus, numba_obstacle, triton_status
 from pagelens.kernels.launch import LaunchConfig, choose_launch
+from pagelens.kernels.layer_ops import LayerOps
 
 from .errors import ConfigError
 
@@ -27,7 +27,7 @@ class Kernels:
     paged_attention: Callable[..., Tensor]
     write_kv: Callable[..., None]
     move_blocks: Callable[..., None]
-    layer_ops: ModuleType = layer_ops
+    layer_ops: LayerOps = layer_ops
     compile_for: Callable[[torch.dtype], float] | None = None
 
     def compiled_for(self, dtype: torch.dtype) -> "Kernels":
@@ -63,7 +63,7 @@ def select_kernels(name: str, device: torch.device) -> Kernels:
     obstacle = numba_obstacle(device)
     if not obstacle:
         because = 'kernel="numba" was asked for' if name == "numba" else f"the model runs on the {device.type.upper()}"
-        return _numba_kernels(f"{because}, so attention is machine code that Numba makes for it")
+        return _numba_kernels(f"{because}, so its kernels are machine code that Numba makes for it")
     if name == "numba":
         raise ConfigError(f'kernel="numba" cannot run: {obstacle}')
     return _torch_kernels(obstacle)

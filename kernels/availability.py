@@ -1,8 +1,8 @@
 """Whether the Triton and Numba kernels can run here, and the rules of running them under Triton's interpreter.
 
 Nothing in this file needs triton or numba to be installed. It is the one place that looks whether they are there; the
-modules that import them at their top (``paged_attention.py``, ``kv_ops.py``, ``numba_paged_attention.py``) are imported
-only after ``triton_status`` or ``numba_obstacle`` said yes.
+modules that import them at their top (``paged_attention.py``, ``kv_ops.py`` and the ``numba_*.py``) are imported only
+after ``triton_status`` or ``numba_obstacle`` said yes.
 """
 
 import importlib.util

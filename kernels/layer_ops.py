@@ -4,16 +4,34 @@ A layer adds what its two halves found to the residual stream, which is the next
 one operation (as in vLLM, which has a fused kernel for each of these three).
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+class LayerOps(Protocol):
+    """What a model asks for: this module, or one that does the same in another way. Tensors are of one float dtype."""
+
+    def add_rms_norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """See the function of that name."""
+        ...
+
+    def rotate(self, projected: Tensor, num_heads: int, cos: Tensor, sin: Tensor) -> None:
+        """See the function of that name."""
+        ...
+
+    def silu_and_mul(self, gate_up: Tensor) -> Tensor:
+        """See the function of that name."""
+        ...
 
 
 def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """The sum y = x + delta, and y / rms(y) * weight, the mean square taken in float32 (Zhang and Sennrich, 2019).
 
     Args:
-        x: [rows, size]; may be overwritten by the sum.
+        x: [rows, size], contiguous; may be overwritten by the sum.
         delta: like `x`, or None for nothing to add.
         weight: [size].
     """
@@ -35,6 +53,6 @@ def rotate(projected: Tensor, num_heads: int, cos: Tensor, sin: Tensor) -> None:
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up, the middle of SwiGLU (Shazeer, 2020): [rows, 2 * size] -> [rows, size]."""
+    """silu(gate) * up, the middle of SwiGLU (Shazeer, 2020): contiguous [rows, 2 * size] -> [rows, size]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate).mul_(up)

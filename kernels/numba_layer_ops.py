@@ -1,7 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """`layer_ops` for CPUs, compiled by Numba: each reads its input once, where torch makes a pass for every operation.
 
-A small batch is done by one thread, since waking another would take longer.
+A small batch is done by one thread, since waking another would take longer. What comes from a model's own layers is not
+checked: all tensors of a call are contiguous, on the CPU, and of one of the dtypes in `numba_numbers`.
 """
 
 import numpy as np
@@ -9,10 +10,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .numba_numbers import compiled, exp2, launch, narrow, num_threads, numbers, widen
+from .numba_numbers import LOG2_E, compiled, exp2, launch, narrow, num_threads, numbers, widen
 
 NUMBERS_PER_THREAD = 1 << 15
-LOG2_E = np.float32(np.log2(np.e))
 
 
 @compiled(parallel=True)

@@ -21,6 +21,7 @@ from numba import njit, types
 from numba.extending import overload
 from torch import Tensor
 
+LOG2_E = np.float32(np.log2(np.e))  # powers of 2 are cheaper than powers of e
 HANDED_OVER_AS = {torch.float32: torch.float32, torch.bfloat16: torch.int16, torch.float16: torch.uint16}
 
 BIAS = 112 << 23  # by how much the exponents of float16 and float32 count differently, where a float32 has its exponent
@@ -60,7 +61,10 @@ def compiled(**options: bool) -> Callable[[Any], Any]:
 
 
 def _forget_older_kernels() -> None:
-    """Numba compiles a kernel again when the kernel's own file has changed, and would miss a change of this one."""
+    """Numba compiles a kernel again when the kernel's own file has changed, and would miss a change of this one.
+
+    This looks where Numba keeps them by default; whoever changes this file with NUMBA_CACHE_DIR set must empty it.
+    """
     with suppress(OSError):  # it is not our folder, or another process does the same
         for index in (Path(__file__).parent / "__pycache__").glob("numba_*.nbi"):
             if index.stat().st_mtime < Path(__file__).stat().st_mtime:
@@ -84,6 +88,8 @@ def _widen(number):
         def from_float16(number):  # a narrower exponent, that counts from elsewhere
             size = np.int32(number) & 0x7FFF
             normal = np.int32((size << 13) + BIAS).view(np.float32)
+            if size >= 0x7C00:  # infinite, or no number
+                normal = np.int32(0x7F800000 | (size << 13)).view(np.float32)
             value = normal if size >= 0x400 else np.float32(size) * np.float32(2.0**-24)
             return value if np.int16(number) >= 0 else -value
 

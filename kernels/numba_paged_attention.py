@@ -14,8 +14,8 @@ sequence, with all the heads that share a KV head, and a stretch of its keys. It
 
 The inner loops go over the contiguous numbers of a head, which is what a compiler turns into vector code, and take four
 rows at a time, so that a number that was read is used four times. A causal bound and a sliding window only say at which
-key a row begins and ends. Where there are fewer sequences than threads could share, contexts are cut into stretches
-whose results are merged (Flash-Decoding, Dao et al., 2023).
+key of a tile a row begins and ends; the others get (almost) no weight. Where there are fewer sequences than threads
+could share, contexts are cut into stretches whose results are merged (Flash-Decoding, Dao et al., 2023).
 """
 
 import time
@@ -28,13 +28,12 @@ from torch import Tensor
 
 from . import numba_layer_ops
 from .checks import check_attention, check_write
-from .numba_numbers import HANDED_OVER_AS, compiled, exp2, launch, narrow, num_threads, numbers, widen
+from .numba_numbers import HANDED_OVER_AS, LOG2_E, compiled, exp2, launch, narrow, num_threads, numbers, widen
 
 TILE = 64  # keys at a time: with head_dim 64 a tile has 16 KiB, half of a first-level cache
 ROWS = 48  # query tokens times heads of a group that share a tile
 MIN_SPLIT = 256  # keys of a stretch, at least: merging costs as much as a few keys
 LOWEST = np.float32(-1e30)  # a score of nothing
-LOG2_E = float(np.log2(np.e))  # scores are kept in powers of 2, which are cheaper than powers of e
 PIECES = 8  # of work for each thread, so that none waits long for the last
 
 
@@ -142,11 +141,10 @@ def attend_piece(found, query, kv, base, value_stride, table, block, position, b
         load_tile(tile, kv, base, table, block, start, stop)
         score(scores, queries, tile, stop - start)
         load_tile(tile, kv, base + value_stride, table, block, start, stop)
-        scores[num_rows:] = 0
         for row in range(num_rows):
             here = position + row // group
             first, last = max(0, here - window + 1 - start), max(0, min(stop, here + 1) - start)
-            weigh(scores[row], results[row], found[row, head_dim:], min(first, last), last, softcap)
+            weigh(scores[row], results[row], found[row, head_dim:], first, last, softcap)
         add_values(results, scores, tile, stop - start)
     found[:num_rows, :head_dim] = results[:num_rows]
 
@@ -196,7 +194,7 @@ def attend(out, query, kv, strides, block, tables, starts, contexts, mask, threa
     for thread in prange(threads):
         alone = np.empty((1, num_rows, head_dim + 2), np.float32)
         room = (
-            np.zeros((TILE, head_dim), np.float32), np.empty((num_rows, TILE), np.float32),
+            np.empty((TILE, head_dim), np.float32), np.empty((num_rows, TILE), np.float32),
             np.empty((num_rows, head_dim), np.float32), np.empty((num_rows, head_dim), np.float32),
         )  # fmt: skip
         for turn in range(thread * together, num_pieces, threads * together):
@@ -241,6 +239,7 @@ def paged_attention(
             gaps between them.
     """
     check_attention(query, kv_layer, block_tables, query_start_loc, seq_lens, sliding_window, softcap, out)
+    query = query.contiguous()
     out = torch.empty_like(query) if out is None else out
     if query.shape[0] == 0:
         return out
@@ -250,7 +249,7 @@ def paged_attention(
     launch(
         attend,
         numbers(result),
-        numbers(query.contiguous()),
+        numbers(query),
         kv,
         (value_stride, head_stride, kv_layer.shape[2]),
         (kv_layer.shape[3], block_stride),

@@ -7,12 +7,12 @@ knows where one sequence ends. The four architectures differ in two switches: Qw
 normalises each head of Q and K.
 """
 
-from types import ModuleType
-
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from pagelens.kernels.layer_ops import LayerOps
 
 from ..attention import Attention, AttentionMetadata
 from ..kv_cache import KVCache
@@ -43,7 +43,7 @@ class RotaryEmbedding(nn.Module):
 class RMSNorm(nn.Module):
     """x / rms(x) * weight, the mean square taken in float32."""
 
-    def __init__(self, size: int, eps: float, ops: ModuleType) -> None:
+    def __init__(self, size: int, eps: float, ops: LayerOps) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size))
         self.eps = eps
@@ -51,8 +51,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor, delta: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The sum of `x` and `delta`, which may take the place of `x`, and the normalised sum; [rows, size] each."""
-        total, normalised = self.ops.add_rms_norm(x, delta, self.weight, self.eps)
-        return total, normalised
+        return self.ops.add_rms_norm(x, delta, self.weight, self.eps)
 
 
 class LlamaAttention(nn.Module):
@@ -93,7 +92,7 @@ class LlamaAttention(nn.Module):
 class LlamaMLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x)), gate and up in one product."""
 
-    def __init__(self, config: PretrainedConfig, ops: ModuleType) -> None:
+    def __init__(self, config: PretrainedConfig, ops: LayerOps) -> None:
         super().__init__()
         self.ops = ops
         bias = getattr(config, "mlp_bias", False)
@@ -124,7 +123,7 @@ class LlamaLayer(nn.Module):
         cache: KVCache,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
-        """x and delta [num_tokens, hidden] -> the same, after this layer."""
+        """x (which may be overwritten) and delta [num_tokens, hidden] -> the same, after this layer."""
         x, normalised = self.input_layernorm(x, delta)
         delta = self.self_attn(normalised, rotation, cache, metadata)
         x, normalised = self.post_attention_layernorm(x, delta)
@@ -148,7 +147,8 @@ class LlamaModel(nn.Module):
         self, token_ids: Tensor, positions: Tensor, cache: KVCache, metadata: AttentionMetadata, logit_rows: Tensor
     ) -> Tensor:
         """token_ids and positions int64 [num_tokens] -> logits of the tokens in `logit_rows` [rows, vocab_size]."""
-        x, delta = self.embed_tokens(token_ids), None
+        x = self.embed_tokens(token_ids)
+        delta: Tensor | None = None
         rotation = self.rotary(positions, x.dtype)
         for layer in self.layers:
             x, delta = layer(x, delta, rotation, cache, metadata)

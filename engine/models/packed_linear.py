@@ -35,9 +35,12 @@ def can_pack(weight: Tensor) -> bool:
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Replace each `nn.Linear` below `module` whose weight can be packed; the unpacked weights are let go."""
+    """Replace each `nn.Linear` below `module` whose weight can be packed, but none that has a `forward` of its own.
+
+    The unpacked weights are let go, unless the embedding is tied to the head: then the head's are there twice.
+    """
     for name, child in module.named_children():
-        if isinstance(child, nn.Linear) and can_pack(child.weight):
+        if type(child) is nn.Linear and can_pack(child.weight):
             setattr(module, name, PackedLinear(child))
         else:
             pack_linears(child)

@@ -33,8 +33,8 @@ async function readRecording(stream, told, { eager = false } = {}) {
       rest = end < 0 ? "" : rest.slice(end + 1);
       told(history);
     }
-    const few = Math.max(CHUNKS_BEFORE_LARGER, BLOCKS_BEFORE_LARGER / history.header.num_blocks);
-    const chunk = CHUNK_CHARACTERS << Math.floor(history.chunks.length / few);
+    const alike = Math.max(CHUNKS_BEFORE_LARGER, BLOCKS_BEFORE_LARGER / history.header.num_blocks);
+    const chunk = CHUNK_CHARACTERS << Math.floor(history.chunks.length / alike);
     const enough = eager || done || rest.length >= chunk;
     const end = enough ? rest.lastIndexOf("\n") + 1 : 0;
     if (end === 0) continue;

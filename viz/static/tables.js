@@ -23,18 +23,17 @@ class Tables {
     this.unseen = new WeakSet(); // rows out of sight, which are painted less often
     this.sight = new IntersectionObserver(entries => {
       for (const { target, isIntersecting } of entries) {
-        if (isIntersecting) this.unseen.delete(target);
-        else this.unseen.add(target);
+        if (!isIntersecting) this.unseen.add(target);
+        else if (this.unseen.delete(target)) this.painted = { at: -Infinity };
       }
-      this.paintedAt = -Infinity;
       this.viewer.redraw();
     });
-    this.later = 0;
-    this.paintedAt = -Infinity;
+    this.later = { timer: 0, due: Infinity };
+    this.painted = { at: -Infinity }; // the last time that all rows were: when, and what was to be seen then
     this.allFinished = false;
     this.more = makeButton("", () => {
       this.allFinished = !this.allFinished;
-      this.paint();
+      this.repaint();
     }, { class: "more" });
     this.queue = make("p", "hint");
     this.hint = make("p", "hint", {}, "No sequence yet. Send a prompt above: its tokens are cut into blocks, and each "
@@ -45,16 +44,18 @@ class Tables {
     const { map, following, theme } = this.viewer;
     const now = performance.now();
     const { block, sequence, token } = this.selection;
-    const looks = JSON.stringify([block, sequence, token]);
-    const asBefore = looks === this.looks && theme === this.theme;
-    if (following && asBefore && this.rows.size > MANY_ROWS && now - this.paintedAt < MANY_MS) {
+    const width = this.box.clientWidth;
+    const seen = { at: now, map, theme, width, lookedAt: JSON.stringify([block, sequence, token]) };
+    const asBefore = ["map", "theme", "width", "lookedAt"].every(name => seen[name] === this.painted[name]);
+    const runs = following && map.halted_after === "";
+    if (runs && asBefore && this.rows.size > MANY_ROWS && now - this.painted.at < MANY_MS) {
       if (this.rows.has(sequence) && map.sequences[sequence]) this.row(map.sequences[sequence], now);
-      this.paintLater(MANY_MS);
+      this.paintLater(this.painted.at + MANY_MS);
       return;
     }
-    Object.assign(this, { paintedAt: now, looks, theme });
-    const width = this.box.clientWidth / parseFloat(getComputedStyle(this.box).fontSize) - NAME_WIDTH;
-    this.letters = Math.max(40, Math.floor((LINES_SHOWN * width) / LETTER_WIDTH));
+    this.painted = seen;
+    const room = width / parseFloat(getComputedStyle(this.box).fontSize) - NAME_WIDTH;
+    this.letters = Math.max(40, Math.floor((LINES_SHOWN * room) / LETTER_WIDTH));
     this.box.style.setProperty("--digits", String(Math.max(2, String(map.num_blocks - 1).length)));
     const { shown, few, hidden, rest } = this.choose(map);
     this.mostChips = Math.max(12, Math.min(64, Math.floor(CHIPS_SHOWN / shown.length)));
@@ -73,11 +74,25 @@ class Tables {
     for (const name of this.rows.keys()) if (!(name in map.sequences)) this.rows.delete(name);
   }
 
-  paintLater(wait) {
-    this.later ||= setTimeout(() => {
-      this.later = 0;
+  /** All rows, soon, whatever was painted when. */
+  repaint() {
+    this.painted = { at: -Infinity };
+    this.viewer.redraw();
+  }
+
+  /** Look again at the moment `due`, or before. */
+  paintLater(due) {
+    if (this.later.due <= due) return;
+    clearTimeout(this.later.timer);
+    const timer = setTimeout(() => {
+      this.later = { timer: 0, due: Infinity };
       this.viewer.redraw();
-    }, wait);
+    }, due - performance.now());
+    this.later = { timer, due };
+  }
+
+  close() {
+    clearTimeout(this.later.timer);
   }
 
   /** Running ones first, then who waits, then the newest that have finished. */
@@ -98,8 +113,9 @@ class Tables {
   row(view, now) {
     const { map, holders, theme, header, live } = this.viewer;
     const row = this.rows.get(view.sequence) ?? this.makeRow(view);
-    if (this.unseen.has(row.element) && now - row.paintedAt < UNSEEN_MS) {
-      this.paintLater(UNSEEN_MS);
+    const halted = map.halted_after !== "";
+    if (!halted && this.unseen.has(row.element) && now - row.paintedAt < UNSEEN_MS) {
+      this.paintLater(row.paintedAt + UNSEEN_MS);
       return row.element;
     }
     row.paintedAt = now;

@@ -73,7 +73,7 @@ class TokenText {
   }
 
   repaint() {
-    this.viewer.redraw();
+    this.viewer.tables.repaint();
   }
 
   /** Show the end of the text, `letters` long, or all of it. */

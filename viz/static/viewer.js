@@ -54,7 +54,9 @@ class Viewer {
     this.stale = true; // the picture is older than the map
     this.frame = 0;
     this.lastFrame = -Infinity;
-    this.taken = -Infinity; // when events last came while they were followed
+    this.taken = -Infinity; // when events last came while they were followed,
+    this.pause = Infinity; // and how long after those before
+    this.moving = 0;
     this.selection = new Selection(() => this.redraw(), () => this.speak(), () => this.map);
     this.blockMap = new BlockMap(this.parts, this.selection, {
       header: () => this.header, highlighted: () => this.highlighted,
@@ -100,7 +102,9 @@ class Viewer {
   /** The history has new events at its end. */
   take(events) {
     if (this.following) {
-      const now = this.taken = performance.now();
+      const now = performance.now();
+      this.pause = now - this.taken;
+      this.taken = now;
       for (const event of events) {
         this.blockMap.note(event, now);
         this.headline.note(event, this);
@@ -114,6 +118,8 @@ class Viewer {
     this.closing.abort();
     for (const observer of this.observers) observer.disconnect();
     clearTimeout(this.headlineTimer);
+    clearTimeout(this.moving);
+    this.tables.close();
     for (const name of Object.keys(this.panels.open)) this.panels.hide(name);
     this.root.remove();
   }
@@ -200,7 +206,7 @@ class Viewer {
   /** The next frame of what moves. While events come in quickly the next of them brings it: a frame more costs as much. */
   moveOn() {
     clearTimeout(this.moving);
-    if (performance.now() - this.taken > BUSY_MS) this.schedule();
+    if (Math.max(this.pause, performance.now() - this.taken) > BUSY_MS) this.schedule();
     else this.moving = setTimeout(() => this.schedule(), BUSY_MS);
   }
 
