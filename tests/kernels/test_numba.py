@@ -181,7 +181,9 @@ def test_where_nothing_can_be_cached_it_is_compiled_each_time():
 from numba.core import caching
 caching.FunctionCache._impl_class._locator_classes = []
 import torch
-from pagelens.kernels import numba_paged_attention
-print(numba_paged_attention.compile_for(torch.float32) > 0)
+from pagelens.kernels.numba_paged_attention import scatter, write_kv
+row, kv_layer = torch.ones(1, 1, 8), torch.zeros(1, 2, 1, 1, 8)
+write_kv(row, row, kv_layer, torch.zeros(1, dtype=torch.int64))
+print(kv_layer.sum().item(), scatter.stats.cache_path)
 """
-    assert python(code) == "True"
+    assert python(code) == "16.0 None"

@@ -196,7 +196,8 @@ def test_the_colouring_is_chosen_by_keyboard_and_the_legend_follows(page: Page) 
     show(page, forked_run())
     choices = page.get_by_role("group", name="colour blocks by")
     assert choices.get_by_role("button").all_inner_texts() == ["owner", "references", "age", "last read"]
-    before = page.evaluate("pixels()")
+    picture = "() => blockMap.painter.canvas.toDataURL()"
+    before = page.evaluate(picture)
     expect(choices.get_by_role("button", name="owner")).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".legend")).to_contain_text("shared, in its holders' colours")
     choices.get_by_role("button", name="references").focus()
@@ -206,7 +207,7 @@ def test_the_colouring_is_chosen_by_keyboard_and_the_legend_follows(page: Page) 
     expect(page.locator(".legend li")).to_contain_text(
         ["17 or more", "9–16", "5–8", "3–4", "2", "1 reference", "cached", "blank"]
     )
-    assert page.evaluate("pixels()") != before
+    assert page.evaluate(picture) != before
     choices.get_by_role("button", name="last read").click()
     expect(page.locator(".legend")).to_contain_text("read in this step")
 

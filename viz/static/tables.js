@@ -7,7 +7,7 @@
 const FINISHED_SHOWN = 3;
 const WAITING_SHOWN = 12;
 const LINES_SHOWN = 2;
-const UNSEEN_MS = 4000; // between two paintings of a row out of sight
+const UNSEEN_MS = 2000; // between two paintings of a row out of sight
 const MANY_ROWS = 24; // more than so many are painted once a second, but for the one that is looked at
 const MANY_MS = 1000;
 const CHIPS_SHOWN = 1200; // in all rows together; a row has 12 to 64
@@ -113,8 +113,8 @@ class Tables {
   row(view, now) {
     const { map, holders, theme, header, live } = this.viewer;
     const row = this.rows.get(view.sequence) ?? this.makeRow(view);
-    const halted = map.halted_after !== "";
-    if (!halted && this.unseen.has(row.element) && now - row.paintedAt < UNSEEN_MS) {
+    const isWanted = map.halted_after !== "" || view.sequence === this.selection.sequence;
+    if (!isWanted && this.unseen.has(row.element) && now - row.paintedAt < UNSEEN_MS) {
       this.paintLater(row.paintedAt + UNSEEN_MS);
       return row.element;
     }
