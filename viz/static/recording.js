@@ -2,7 +2,7 @@
 // embedded in a page. It grows while it is read, so that a viewer can look at its beginning already.
 
 const SCHEMA = 1; // of engine/events.py
-const CHUNK_CHARACTERS = 1 << 20; // some 5,000 events
+const CHUNK_CHARACTERS = 1 << 19; // some 2,500 events
 const MOST_BLOCKS = 1 << 20;
 const MOST_TOKENS_IN_BLOCK = 4096;
 const CHUNKS_BEFORE_LARGER = 64; // so that a recording of any length has few pictures to keep,
