@@ -93,6 +93,7 @@ class Tables {
 
   close() {
     clearTimeout(this.later.timer);
+    this.sight.disconnect();
   }
 
   /** Running ones first, then who waits, then the newest that have finished. */
