@@ -169,6 +169,9 @@ def print_rates(folder: str, jobs: list[Job], ends: float, device: torch.device,
         options |= {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
     contenders: dict[str, Callable[[float], Rate]] = {
         "engine, events off": lambda limit: run_engine(folder, jobs, limit, False, options),
+        "engine, no CUDA graphs": lambda limit: run_engine(
+            folder, jobs, limit, False, options | {"enforce_eager": True}
+        ),
         "engine, events on": lambda limit: run_engine(folder, jobs, limit, True, options),
         "transformers, continuous batching": lambda limit: run_continuous(folder, jobs, limit, device, dtype),
         "transformers, static batches of 64": lambda limit: run_static(folder, jobs, limit, device, dtype, 64),

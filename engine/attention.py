@@ -15,6 +15,7 @@ from pagelens.kernels.launch import LaunchConfig, choose_launch
 from pagelens.kernels.layer_ops import LayerOps
 
 from .errors import ConfigError
+from .models.packed_linear import FewRows
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Kernels:
     write_kv: Callable[..., None]
     move_blocks: Callable[..., None]
     layer_ops: LayerOps = layer_ops
+    few_rows: FewRows | None = None
     compile_for: Callable[[torch.dtype], float] | None = None
 
     def compiled_for(self, dtype: torch.dtype) -> "Kernels":
@@ -96,7 +98,7 @@ def _triton_kernels(status: TritonStatus) -> Kernels:
 
 
 def _numba_kernels(why: str) -> Kernels:
-    from pagelens.kernels import numba_layer_ops
+    from pagelens.kernels import numba_few_rows, numba_layer_ops
     from pagelens.kernels import numba_paged_attention as kernels
 
     return Kernels(
@@ -107,6 +109,7 @@ def _numba_kernels(why: str) -> Kernels:
         write_kv=kernels.write_kv,
         move_blocks=reference.move_blocks,
         layer_ops=numba_layer_ops,
+        few_rows=numba_few_rows,
         compile_for=kernels.compile_for,
     )
 

@@ -38,6 +38,8 @@ class EngineConfig:
         priority_aging_steps: steps of waiting that make a request more urgent by 1 under "priority".
         max_preemptions: a request preempted this often is no victim while there is another.
         watermark: share of the pool that admission leaves free for the growth of running sequences.
+        enforce_eager: launch the kernels of a decode step one by one, where else a GPU would replay them as a CUDA
+            graph. Without a GPU they are launched one by one anyway.
         policy: "module:Class" with the three decisions of `policies.Policy`; "" is the default policy, which
             under "priority" lets the least urgent request give way.
 
@@ -63,6 +65,7 @@ class EngineConfig:
     priority_aging_steps: int = 100
     max_preemptions: int = 3
     watermark: float = 0.01
+    enforce_eager: bool = False
     policy: str = ""
 
     def __post_init__(self) -> None:

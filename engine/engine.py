@@ -19,6 +19,7 @@ from . import events as ev
 from .attention import select_kernels
 from .beam_search import BeamSearch
 from .config import EngineConfig
+from .decode_graphs import DecodeGraphs, can_record
 from .errors import ConfigError, RequestError
 from .event_log import EventLog, LogHeader
 from .events import Phase, Why
@@ -84,6 +85,13 @@ class Engine:
             self.runner = runner
             self.kernel = {"name": "none", "why": "the runner is a script", "interpreted": False}
         self.max_model_len = self._limit_model_len()
+        if (
+            self.loaded
+            and isinstance(self.runner, ModelRunner)
+            and can_record(self.loaded)
+            and not config.enforce_eager
+        ):
+            self.runner.graphs = DecodeGraphs(self.runner.forward, self.loaded, config, self.max_model_len, device)
         header = LogHeader(
             num_blocks=num_blocks,
             block_size=config.block_size,

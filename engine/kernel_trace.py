@@ -74,7 +74,7 @@ class KernelTracer:
         """Before a launch: have its attention kernel watched, if somebody wants to know what it reads."""
         rows = {item.sequence.name: row for row, item in enumerate(launch.plan.scheduled)} if self._wanted else {}
         due = {wanted: tile for wanted, tile in self._wanted.items() if wanted.sequence in rows}
-        if not due:
+        if not due or launch.batch is None:
             return
         for wanted in due:
             del self._wanted[wanted]

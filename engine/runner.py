@@ -11,13 +11,16 @@ source and destination of one launch, or destination twice; the scheduler's plan
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from .attention import AttentionMetadata
+from .batch import Batch
 from .beam_search import Candidate
+from .decode_graphs import DecodeGraphs, Forward
+from .freed_memory import keep_freed_memory
 from .kv_cache import KVCache
 from .models.loader import LoadedModel
 from .request import Sequence
@@ -32,7 +35,7 @@ class Launch:
     plan: StepPlan
     grid: list[int]
     tile: int = 0
-    batch: Any = None
+    batch: Batch | None = None
 
 
 class Runner(Protocol):
@@ -45,16 +48,6 @@ class Runner(Protocol):
     def execute(self, launch: Launch) -> list[SequenceResult]:
         """Move, compute, sample: one result for each scheduled sequence."""
         ...
-
-
-@dataclass(slots=True)
-class Batch:
-    """The tensors of one step: int64 [num_tokens] twice, metadata, and the rows whose logits are wanted."""
-
-    token_ids: torch.Tensor
-    positions: torch.Tensor
-    metadata: AttentionMetadata
-    logit_rows: torch.Tensor
 
 
 class ModelRunner:
@@ -73,7 +66,9 @@ class ModelRunner:
         self.cache = KVCache(loaded.spec, num_blocks, num_host_blocks, block_size, device)
         self._block_size = block_size
         self._device = device
-        self._sampler = Sampler(seed)
+        keep_freed_memory(device)
+        self.sampler = Sampler(seed, loaded.attention.kernels.layer_ops)
+        self.graphs: DecodeGraphs | None = None
 
     def prepare(self, plan: StepPlan) -> Launch:
         """Flatten the plan: all sequences' tokens one after the other, tables padded to the longest."""
@@ -90,9 +85,11 @@ class ModelRunner:
             row[: len(item.block_table)] = item.block_table
         blocks = tables[np.repeat(np.arange(len(items)), counts), positions // self._block_size].astype(np.int64)
         slots = blocks * self._block_size + positions % self._block_size
-        launch, grid = self.loaded.attention.choose_launch(
-            plan.num_tokens, len(items), int(counts.max()), int(seq_lens.max()), self.loaded.spec.dtype.itemsize
-        )
+        is_decode = all(item.num_tokens == 1 == num_logits(item) for item in items)
+        sizes = plan.num_tokens, len(items), int(counts.max()), int(seq_lens.max())
+        if is_decode and self.graphs is not None:
+            sizes = self.graphs.sizes(len(items))
+        launch, grid = self.loaded.attention.choose_launch(*sizes, self.loaded.spec.dtype.itemsize)
         metadata = AttentionMetadata(
             query_start_loc=self._tensor(np.concatenate([[0], ends]), torch.int32),
             seq_lens=self._tensor(seq_lens, torch.int32),
@@ -107,6 +104,7 @@ class ModelRunner:
             self._tensor(positions, torch.int64),
             metadata,
             self._tensor(np.array(wanted), torch.int64),
+            is_decode,
         )
         return Launch(plan, grid, launch.tile if launch else 0, batch)
 
@@ -116,9 +114,14 @@ class ModelRunner:
         self._move_blocks(launch.plan)
         if launch.batch is None:
             return []
-        batch: Batch = launch.batch
-        logits = self.loaded.model(batch.token_ids, batch.positions, self.cache, batch.metadata, batch.logit_rows)
-        return self._sampler.results(launch.plan, logits)
+        replays = launch.batch.is_decode and launch.batch.metadata.watch is None
+        forward: Forward = self.graphs.logits if self.graphs is not None and replays else self.forward
+        return self.sampler.results(launch.plan, forward(launch.batch))
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The model's logits [rows, vocab_size]."""
+        model: Callable[..., torch.Tensor] = self.loaded.model
+        return model(batch.token_ids, batch.positions, self.cache, batch.metadata, batch.logit_rows)
 
     def _move_blocks(self, plan: StepPlan) -> None:
         kv, host = self.cache.kv, self.cache.host

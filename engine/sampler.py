@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pagelens.kernels.layer_ops import LayerOps
+
 from .beam_search import Candidate
 from .logits_processors import adjust
 from .request import Sequence
@@ -51,12 +53,13 @@ def num_logits(item: ScheduledSequence) -> int:
 class Sampler:
     """Turns the logits of a step into results. `seed` is the engine's, for requests without one of their own."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ops: LayerOps) -> None:
         self._seed = seed
+        self._ops = ops
 
     def results(self, plan: StepPlan, logits: Tensor) -> list[SequenceResult]:
         """One result per scheduled sequence. `logits` [rows, vocab_size] has `num_logits` rows of each, in order."""
-        likeliest = largest_of_each(logits)  # one call, where one a sequence would cost more
+        likeliest = self._ops.largest_of_each(logits)  # one call, where one a sequence would cost more
         results, row = [], 0
         for item in plan.scheduled:
             count = num_logits(item)
@@ -96,14 +99,6 @@ class Sampler:
     def _adjusted(self, logits: Tensor, sequence: Sequence) -> Tensor:
         params, prompt = sequence.request.params, sequence.request.prompt_token_ids
         return adjust(logits, params, prompt, sequence.output_token_ids, sequence.request.end_token_ids)
-
-
-def largest_of_each(logits: Tensor) -> list[int]:
-    """Where each row [vocab_size] has its largest number, the first of equals."""
-    if logits.device.type == "cpu":  # where NumPy's takes a sixteenth of the time of torch's in bfloat16
-        return [int(row.float().numpy().argmax()) for row in logits]
-    found: list[int] = logits.argmax(dim=-1).tolist()
-    return found
 
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, sample_index: int, position: int) -> int:

@@ -81,5 +81,27 @@ def silu_and_mul(gate_up: Tensor) -> Tensor:
     return out
 
 
+@compiled(parallel=True)
+def _largest_of_each(out, logits, parts):
+    rows, size = logits.shape
+    for part in prange(parts):
+        for row in range(rows * part // parts, rows * (part + 1) // parts):
+            line, largest = logits[row], widen(logits[row, 0])
+            for i in range(size):
+                largest = max(largest, widen(line[i]))
+            for i in range(size):
+                if widen(line[i]) == largest:
+                    out[row] = i
+                    break
+
+
+def largest_of_each(logits: Tensor) -> list[int]:
+    """As ``layer_ops.largest_of_each``."""
+    out = np.zeros(len(logits), np.int64)
+    launch(_largest_of_each, out, numbers(logits.contiguous()), _parts(logits))
+    found: list[int] = out.tolist()
+    return found
+
+
 def _parts(x: Tensor) -> int:
     return max(1, min(num_threads(), x.numel() // NUMBERS_PER_THREAD))

@@ -17,8 +17,10 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, types
-from numba.extending import overload
+from numba.core import cgutils
+from numba.extending import intrinsic, overload
 from torch import Tensor
 
 LOG2_E = np.float32(np.log2(np.e))  # powers of 2 are cheaper than powers of e
@@ -48,26 +50,35 @@ _launch = threading.Lock()
 """Numba's plainest thread pool allows one launch at a time, and two launches would share the cores anyway."""
 
 
+LIKE_C: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
+"""Sums in any order, as vector code needs it; no exception where something is divided by 0."""
+
+inner = njit(**LIKE_C)
+"""Decorates what kernels call."""
+
+
 def compiled(**options: bool) -> Callable[[Any], Any]:
     """`njit`, whose result is kept for the next process, unless there is no folder to keep it in."""
 
     def decorate(function):
         try:
-            return njit(cache=True, fastmath=True, **options)(function)
+            return njit(cache=True, **LIKE_C, **options)(function)
         except RuntimeError:
-            return njit(fastmath=True, **options)(function)
+            return njit(**LIKE_C, **options)(function)
 
     return decorate
 
 
 def _forget_older_kernels() -> None:
-    """Numba compiles a kernel again when the kernel's own file has changed, and would miss a change of this one.
+    """Numba compiles a kernel again when its own file has changed, and would miss a change of those that it builds on.
 
-    This looks where Numba keeps them by default; whoever changes this file with NUMBA_CACHE_DIR set must empty it.
+    This looks where Numba keeps them by default; whoever changes a kernel with NUMBA_CACHE_DIR set must empty it.
     """
+    here = Path(__file__).parent
+    changed = max(file.stat().st_mtime for file in here.glob("numba_*.py"))
     with suppress(OSError):  # it is not our folder, or another process does the same
-        for index in (Path(__file__).parent / "__pycache__").glob("numba_*.nbi"):
-            if index.stat().st_mtime < Path(__file__).stat().st_mtime:
+        for index in (here / "__pycache__").glob("numba_*.nbi"):
+            if index.stat().st_mtime < changed:
                 index.unlink()
 
 
@@ -127,7 +138,7 @@ def _narrow(number, target):
     return lambda number, target: number
 
 
-@njit(fastmath=True)
+@inner
 def exp2(x):
     """2 ** x for x <= 0, to 2e-7: a polynomial for the fraction, and the whole part straight into the exponent."""
     x = max(x, np.float32(-126))
@@ -139,3 +150,19 @@ def exp2(x):
     value = value * part + np.float32(0.693153083)
     value = value * part + np.float32(0.99999994)
     return value * np.int32((np.int32(whole) + 127) << 23).view(np.float32)
+
+
+@intrinsic
+def ask_for(typing_context, array, index):
+    """Have the processor fetch the cache line of array[index] (flat), while the program goes on."""
+
+    def generate(context, builder, signature, arguments):
+        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(pointer, [arguments[1]]), cgutils.voidptr_t)
+        whole = ir.IntType(32)
+        takes = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, whole, whole, whole])
+        prefetch = cgutils.get_or_insert_function(builder.module, takes, "llvm.prefetch.p0")
+        builder.call(prefetch, [address, *(ir.Constant(whole, number) for number in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate

@@ -73,6 +73,8 @@ def load_model(
     folder = find_checkpoint(name, progress)
     config = _read_config(folder)
     torch_dtype = _choose_dtype(dtype, config, kernels, device)
+    if progress:
+        progress("making the kernels ready, half a minute the first time", 0.0)
     kernels = kernels.compiled_for(torch_dtype)
     model: nn.Module
     if config.architectures and config.architectures[0] in ARCHITECTURES:
@@ -85,7 +87,7 @@ def load_model(
     text_config.architectures = config.architectures
     model = model.to(device).eval().requires_grad_(False)
     num_parameters = sum(weight.numel() for weight in model.parameters())
-    pack_linears(model)
+    pack_linears(model, kernels.few_rows)
     return LoadedModel(
         name=name or EMBEDDED_MODEL.name,
         model=model,

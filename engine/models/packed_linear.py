@@ -6,22 +6,50 @@
 PyTorch's own compiler packs weights in the same way.
 """
 
+from typing import Any, Protocol
+
 import torch
 from torch import Tensor, nn
 
 
-class PackedLinear(nn.Module):
-    """The same product as `linear`, to rounding; the weight is an opaque tensor that only oneDNN can read."""
+class FewRows(Protocol):
+    """What `kernels/numba_few_rows.py` does."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    MOST_ROWS: int
+
+    def tiles_of(self, packed: Tensor, weight: Tensor) -> Any:
+        """See the function of that name."""
+        ...
+
+    def multiply(self, x: Tensor, tiles: Any, bias: Tensor | None, outputs: int) -> Tensor:
+        """See the function of that name."""
+        ...
+
+
+class PackedLinear(nn.Module):
+    """The same product as `linear`, to rounding; the weight is an opaque tensor, which oneDNN reads.
+
+    `few_rows` are the kernels that read it too, and faster where there are few tokens; None to leave all to oneDNN.
+    """
+
+    def __init__(self, linear: nn.Linear, few_rows: FewRows | None) -> None:
         super().__init__()
+        plain = linear.weight.detach()
         self.bias = linear.bias
+        self.weight = nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(plain), requires_grad=False)
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
-        self.weight = nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach()), requires_grad=False)
+        self._outputs, self._inputs = plain.shape
+        self._few_rows = few_rows
+        self._tiles = few_rows.tiles_of(self.weight, plain) if few_rows else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_tokens, in] -> [num_tokens, out]."""
-        product: Tensor = self._multiply(x, self.weight, self.bias, "none", [], "")
+        """[..., in] -> [..., out]."""
+        product: Tensor
+        if self._tiles is not None and self._few_rows and 0 < x.numel() <= self._few_rows.MOST_ROWS * self._inputs:
+            rows = x.reshape(-1, self._inputs)
+            product = self._few_rows.multiply(rows, self._tiles, self.bias, self._outputs)
+            return product.view(*x.shape[:-1], self._outputs)
+        product = self._multiply(x, self.weight, self.bias, "none", [], "")
         return product
 
 
@@ -34,13 +62,13 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def pack_linears(module: nn.Module) -> None:
+def pack_linears(module: nn.Module, few_rows: FewRows | None = None) -> None:
     """Replace each `nn.Linear` below `module` whose weight can be packed, but none that has a `forward` of its own.
 
     The unpacked weights are let go, unless the embedding is tied to the head: then the head's are there twice.
     """
     for name, child in module.named_children():
         if type(child) is nn.Linear and can_pack(child.weight):
-            setattr(module, name, PackedLinear(child))
+            setattr(module, name, PackedLinear(child, few_rows))
         else:
-            pack_linears(child)
+            pack_linears(child, few_rows)

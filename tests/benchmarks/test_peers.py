@@ -107,16 +107,19 @@ def test_the_floor_is_the_slower_of_reading_and_multiplying() -> None:
     assert apart - shared == pytest.approx(2 * (weights - 99 * 32) * 4 + 4 * 2 * 32 * 10)
 
 
-def test_the_profile_names_the_parts_that_torch_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_profile_shares_out_every_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One prefill and five decodes; the parts of each add up to a step."""
     profile, workloads = script("where_time_goes"), script("workloads")
-    monkeypatch.setattr(profile, "TOP", 100)
     folder = script("peers").write_model(tmp_path / "model", TINY, torch.float32)
     profile.print_profile(folder, "float32", workloads.Workload("tiny", 2, 4, 9, 6), TINY["vocab_size"])
-    text = capsys.readouterr().out
-    for part in ("paged attention", "scheduler: plan", "lay out the batch", "text and ends", "aten::"):
-        assert part in text, part
+    head, *rows = capsys.readouterr().out.splitlines()[1:]
+    assert head.split() == ["1", "prefills", "5", "decodes"]
+    cells = {row[:32].strip(): [float(cell) for cell in row[32:].replace("%", "").split()] for row in rows}
+    parts = ("products", "attention", "norms", "rotation", "SwiGLU", "keys and values written", "Python between them")
+    assert set(parts) < set(cells)
+    prefill, decode = cells.pop("a step")
+    assert sum(cell[0] for cell in cells.values()) == pytest.approx(prefill, abs=0.1)
+    assert sum(cell[2] for cell in cells.values()) == pytest.approx(decode, abs=0.1)
 
 
 def test_options_name_pieces_and_refuse_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,32 @@ def test_a_context_is_cut_among_the_threads_and_merged(make_batch, error, thread
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("group", [1, 3, 50])
+@pytest.mark.parametrize("shared", [100, 128, 700])  # too little to be worth it, just enough, and several stretches
+def test_a_prefix_that_all_share_is_read_once_for_all(make_batch, error, shared, group, threads):
+    """Twenty sequences whose tables begin with the blocks of the first; then the same with a prompt among them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for queries in (1, 9):
+            lengths = [(shared + 4 * i + 1, queries if i == 7 else 1) for i in range(20)]
+            batch = make_batch(lengths, block_size=4, kv_heads=2, group=group, head_dim=16)
+            batch.block_tables[:, : shared // 4] = batch.block_tables[0, : shared // 4].clone()
+            for option in ({}, {"softcap": 5.0}, {"sliding_window": 3 * shared}, {"sliding_window": 50}):
+                arguments = batch.arguments() | option
+                assert error(paged_attention(**arguments), reference.paged_attention(**arguments)) < 1e-5
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_sequence_that_is_no_number_harms_no_other(make_batch, error):
+    batch = make_batch([(300, 1), (40, 1), (90, 30)])
+    expected = reference.paged_attention(**batch.arguments())
+    batch.query[0] = float("nan")
+    assert error(paged_attention(**batch.arguments())[1:], expected[1:]) < 1e-5
+
+
 def test_large_scores_neither_overflow_nor_vanish(make_batch, error):
     """Scores of thousands: weights that are all but 0 and 1, and a largest score that rises from tile to tile."""
     batch = make_batch([(300, 1), (300, 300)])
@@ -124,7 +150,7 @@ def test_write_equals_reference(num_tokens, kv_heads, block_size, dtype, cache_d
 def test_what_cannot_be_read_is_refused(make_batch):
     arguments = make_batch([(5, 5)]).arguments()
     gaps = arguments["kv_layer"].transpose(2, 3).contiguous().transpose(2, 3)
-    with pytest.raises(ValueError, match=r'slots of a block have strides \(128, 1\).*use kernel="torch"'):
+    with pytest.raises(ValueError, match=r'strides \(.*, 128, 1\); the slots.*without gaps.*use kernel="torch"'):
         paged_attention(**(arguments | {"kv_layer": gaps}))
     double = {name: arguments[name].double() for name in ("query", "kv_layer")}
     with pytest.raises(TypeError, match=r'KV cache is torch.float64 on cpu.*use kernel="torch"'):
@@ -181,9 +207,9 @@ def test_where_nothing_can_be_cached_it_is_compiled_each_time():
 from numba.core import caching
 caching.FunctionCache._impl_class._locator_classes = []
 import torch
-from pagelens.kernels.numba_paged_attention import scatter, write_kv
+from pagelens.kernels.numba_paged_attention import _scatter, write_kv
 row, kv_layer = torch.ones(1, 1, 8), torch.zeros(1, 2, 1, 1, 8)
 write_kv(row, row, kv_layer, torch.zeros(1, dtype=torch.int64))
-print(kv_layer.sum().item(), scatter.stats.cache_path)
+print(kv_layer.sum().item(), _scatter.stats.cache_path)
 """
     assert python(code) == "16.0 None"

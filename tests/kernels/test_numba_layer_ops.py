@@ -72,3 +72,11 @@ def test_numbers_are_rounded_as_torch_rounds_them(dtype):
         expected = (high.float() + rest.float()).to(dtype)
         total, _ = numba_layer_ops.add_rms_norm(high.clone(), rest, torch.ones(values.shape[1], dtype=dtype), 1e-5)
         assert torch.equal(total, expected)
+
+
+@settings(deadline=None, max_examples=30, derandomize=True)
+@given(rows=st.sampled_from([0, 1, 3, 70]), size=st.sampled_from([1, 30, 5000]), dtype=dtypes, seed=st.integers(0, 9))
+def test_the_first_of_the_largest(rows, size, dtype, seed):
+    """In bfloat16 many of 5,000 numbers are equal."""
+    logits = (torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
+    assert numba_layer_ops.largest_of_each(logits) == layer_ops.largest_of_each(logits)
