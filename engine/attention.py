@@ -12,10 +12,9 @@ from torch import Tensor
 from pagelens.kernels import layer_ops, reference
 from pagelens.kernels.availability import TritonStatus, numba_obstacle, triton_status
 from pagelens.kernels.launch import LaunchConfig, choose_launch
-from pagelens.kernels.layer_ops import LayerOps
+from pagelens.kernels.layer_ops import FewRows, LayerOps
 
 from .errors import ConfigError
-from .models.packed_linear import FewRows
 
 
 @dataclass(frozen=True)

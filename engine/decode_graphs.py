@@ -5,8 +5,8 @@ graph launches all of them at once, but with the addresses and grids of the step
 recording for each of a few batch sizes, with tensors of its own, into which a step is copied:
 
     a step of 5 sequences        the recording for 8
-    token_ids   [5]      ---->   token_ids   [8]      the last three: token 0, a context of one token,
-    seq_lens    [5]      ---->   seq_lens    [8]      and a slot of -1, where nothing is written
+    token_ids   [5]      ---->   token_ids   [8]      the last three: whatever token was there, a context
+    seq_lens    [5]      ---->   seq_lens    [8]      of one token, and a slot of -1, where nothing is written
     block_tables [5, 9]  ---->   block_tables [8, blocks of the longest sequence that is allowed]
     logits      [5]      <----   logits      [8]
 
@@ -17,7 +17,7 @@ and nano-vllm record decode steps likewise.)
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -66,8 +66,13 @@ def can_record(loaded: LoadedModel) -> bool:
 
 
 class DecodeGraphs:
-    """Computes decode batches of up to `max_num_seqs` sequences of up to `max_model_len` tokens by replaying them."""
+    """Recordings of decode batches of up to `config.max_num_seqs` sequences of up to `max_model_len` tokens.
 
+    All are made at once, since recording one takes longer than a step. If one cannot be made, a warning says so and
+    there are none.
+    """
+
+    @torch.inference_mode()
     def __init__(
         self,
         forward: Forward,
@@ -77,48 +82,48 @@ class DecodeGraphs:
         device: torch.device,
         record: Record | None = None,
     ) -> None:
-        self._forward = forward
         self._loaded = loaded
         self._most = config.max_num_seqs
         self._max_model_len = max_model_len
         self._max_blocks = blocks_needed(max_model_len, config.block_size)
         self._device = device
-        self._record = record or cuda_graph_recorder()
         self._recordings: dict[int, Recording] = {}
-        self._failed = False
+        record = record or cuda_graph_recorder()
+        try:
+            for size in sorted({self.sizes(count)[0] for count in range(1, self._most + 1)}):
+                batch = self._make_batch(size)
+                self._recordings[size] = Recording(batch, *record(partial(forward, batch)))
+        except RuntimeError as error:
+            self._recordings = {}
+            warnings.warn(
+                f"a decode step of {size} sequences cannot be recorded as a CUDA graph, so kernels are launched one by "
+                f"one: {error}",
+                stacklevel=2,
+            )
 
     def sizes(self, num_seqs: int) -> tuple[int, int, int, int]:
         """Of the recording for so many sequences, as `Attention.choose_launch` takes them: good for any context."""
         size = min(self._most, 1 << (num_seqs - 1).bit_length())
         return size, size, 1, self._max_model_len
 
-    def logits(self, step: Batch) -> Tensor:
-        """Of a decode batch: [num_seqs, vocab_size], valid until the next call."""
+    def logits(self, step: Batch, forward: Forward) -> Tensor:
+        """Of a decode batch [num_seqs, vocab_size], valid until the next call; by `forward` if there is no recording.
+
+        Beams can make more sequences in a step than may be admitted: there is none for them.
+        """
         count = len(step.token_ids)
-        size, *_ = self.sizes(count)
-        if size not in self._recordings and not self._failed:
-            try:
-                self._recordings[size] = self._make_recording(size)
-            except RuntimeError as error:
-                self._failed = True
-                warnings.warn(
-                    f"a decode step of {size} sequences cannot be recorded as a CUDA graph, so from now on kernels are "
-                    f"launched one by one: {error}",
-                    stacklevel=2,
-                )
-        if size not in self._recordings:
-            return self._forward(step)
-        recording = self._recordings[size]
+        recording = self._recordings.get(self.sizes(count)[0])
+        if recording is None or count > self._most:
+            return forward(step)
         recording.fill(step)
         recording.replay()
         return recording.logits[:count]
 
-    def _make_recording(self, size: int) -> Recording:
+    def _make_batch(self, size: int) -> Batch:
         def whole(count: int, dtype: torch.dtype, value: int = 0) -> Tensor:
             return torch.full((count,), value, dtype=dtype, device=self._device)
 
-        itemsize = self._loaded.spec.dtype.itemsize
-        launch, grid = self._loaded.attention.choose_launch(*self.sizes(size), itemsize)
+        launch, grid = self._loaded.attention.choose_launch(*self.sizes(size), self._loaded.spec.dtype.itemsize)
         metadata = AttentionMetadata(
             query_start_loc=torch.arange(size + 1, dtype=torch.int32, device=self._device),
             seq_lens=whole(size, torch.int32, 1),
@@ -128,8 +133,7 @@ class DecodeGraphs:
             grid=grid,
         )
         rows = torch.arange(size, device=self._device)
-        batch = Batch(whole(size, torch.int64), whole(size, torch.int64), metadata, rows, is_decode=True)
-        return Recording(batch, *self._record(lambda: self._forward(batch)))
+        return Batch(whole(size, torch.int64), whole(size, torch.int64), metadata, rows, is_decode=True)
 
 
 def cuda_graph_recorder() -> Record:
@@ -137,14 +141,19 @@ def cuda_graph_recorder() -> Record:
     pool = torch.cuda.graph_pool_handle()
 
     def record(run: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
+        stream, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(stream)
         with torch.cuda.stream(side):
             run()  # compiles what is not compiled yet, which cannot be recorded
-        torch.cuda.current_stream().wait_stream(side)
+        stream.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            result = run()
+        try:
+            # "thread_local": another thread may be loading a model meanwhile, which asks for memory
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                result = run()
+        except RuntimeError:
+            torch.cuda.set_stream(stream)  # a recording that fails can leave its own stream in place
+            raise
         return result, graph.replay
 
     return record

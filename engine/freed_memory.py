@@ -11,7 +11,7 @@ import sys
 import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
-TENSOR_BYTES, KEPT_BYTES = 1 << 28, 1 << 30
+TENSOR_BYTES, KEPT_BYTES = (1 << 28, 1 << 25), 1 << 30  # an older glibc takes no more than the second
 
 
 def keep_freed_memory(device: torch.device) -> None:
@@ -19,6 +19,5 @@ def keep_freed_memory(device: torch.device) -> None:
     if device.type != "cpu" or sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, TENSOR_BYTES)
+    if mallopt is not None and any(mallopt(M_MMAP_THRESHOLD, num_bytes) for num_bytes in TENSOR_BYTES):
         mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

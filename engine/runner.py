@@ -19,7 +19,7 @@ import torch
 from .attention import AttentionMetadata
 from .batch import Batch
 from .beam_search import Candidate
-from .decode_graphs import DecodeGraphs, Forward
+from .decode_graphs import DecodeGraphs
 from .freed_memory import keep_freed_memory
 from .kv_cache import KVCache
 from .models.loader import LoadedModel
@@ -43,11 +43,9 @@ class Runner(Protocol):
 
     def prepare(self, plan: StepPlan) -> Launch:
         """Lay out the batch; nothing is computed or moved yet."""
-        ...
 
     def execute(self, launch: Launch) -> list[SequenceResult]:
         """Move, compute, sample: one result for each scheduled sequence."""
-        ...
 
 
 class ModelRunner:
@@ -114,9 +112,11 @@ class ModelRunner:
         self._move_blocks(launch.plan)
         if launch.batch is None:
             return []
-        replays = launch.batch.is_decode and launch.batch.metadata.watch is None
-        forward: Forward = self.graphs.logits if self.graphs is not None and replays else self.forward
-        return self.sampler.results(launch.plan, forward(launch.batch))
+        if self.graphs is not None and launch.batch.is_decode and launch.batch.metadata.watch is None:
+            logits = self.graphs.logits(launch.batch, self.forward)
+        else:
+            logits = self.forward(launch.batch)
+        return self.sampler.results(launch.plan, logits)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """The model's logits [rows, vocab_size]."""

@@ -4,7 +4,7 @@ A layer adds what its two halves found to the residual stream, which is the next
 one operation (as in vLLM, which has a fused kernel for each of these three).
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,20 @@ class LayerOps(Protocol):
         ...
 
     def largest_of_each(self, logits: Tensor) -> list[int]:
+        """See the function of that name."""
+        ...
+
+
+class FewRows(Protocol):
+    """What multiplies few tokens by a weight that oneDNN has packed: `numba_few_rows.py`, or nothing."""
+
+    MOST_ROWS: int
+
+    def tiles_of(self, packed: Tensor, weight: Tensor) -> Any:
+        """See the function of that name."""
+        ...
+
+    def multiply(self, x: Tensor, tiles: Any, bias: Tensor | None, outputs: int) -> Tensor:
         """See the function of that name."""
         ...
 

@@ -14,7 +14,7 @@ LOWEST = np.float32(-1e30)  # a score of nothing
 
 @inner
 def side_by_side(table, block, position, stop):
-    """The row of a KV head's memory with the key at `position`, and how many up to `stop` follow it in its block."""
+    """The row of a KV head's memory with the key at `position`, and how many from there to `stop` are in its block."""
     block_size, block_stride = block
     slot = position % block_size
     return table[position // block_size] * block_stride + slot, min(block_size - slot, stop - position)
@@ -68,7 +68,10 @@ def add_values(results, weights, values):
 
 @inner
 def merge(out, found):
-    """Result [n, group, head_dim] from `found` [splits, n · group, …]: a split counts as its largest score says."""
+    """Result [n, group, head_dim] from `found` [splits, n · group, …]: a split counts as its largest score says.
+
+    There is at least one split, and the first one's numbers are lost.
+    """
     num_tokens, group, head_dim = out.shape
     for row in range(num_tokens * group):
         largest, total = LOWEST, np.float32(0)

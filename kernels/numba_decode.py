@@ -16,8 +16,8 @@ Most of the time is spent waiting for memory, since no processor guesses that bl
 keys are used, those at the same slots of the next block are asked for. Each thread gets the same number of keys, so
 that contexts are cut into stretches, whose results are merged (Flash-Decoding, Dao et al., 2023).
 
-Where all sequences begin with the same blocks, say a system prompt, these are read once for all of them: their queries
-become the rows of one tile, as those of a prompt do in `numba_prefill` (cascade attention, Ye et al., 2024).
+Where all sequences begin with the same blocks, say a system prompt, these are not read for each of them: their queries
+become the rows of a tile, as those of a prompt do in `numba_prefill` (cascade attention, Ye et al., 2024).
 """
 
 import numpy as np
@@ -29,12 +29,12 @@ from .numba_prefill import ROWS, prefill_piece, room_of
 LONGEST = 512  # keys of a stretch: their scores shall stay in the cache
 ENOUGH_SEQS, ENOUGH_KEYS = 4, 128  # for what they share to be worth its own tiles
 LEAST = 64  # keys of a thread: waking another costs as much as a few
-AT_ONCE = 8  # keys or values whose successors are asked for: all of a block's would be more than can be under way
+ASKED_BYTES = 1024  # at once: more cannot be under way
 
 
 @inner
-def weigh(scores, softcap):
-    """Turn a row's scores into weights, whose sum and the largest score it returns."""
+def softmax(scores, softcap):
+    """Turn all scores of a row into weights; returns their sum and the largest score."""
     largest, total = LOWEST, np.float32(0)
     if softcap:
         for k in range(len(scores)):
@@ -57,6 +57,7 @@ def decode_piece(found, query, kv, strides, block, table, begin, end, mask, room
     (value_stride, head_stride, num_kv_heads), (scale, _, softcap), (scores, queries, results) = strides, mask, room
     num_heads, head_dim = query.shape
     group, num_keys = num_heads // num_kv_heads, end - begin
+    at_once = max(1, ASKED_BYTES // (4 * head_dim * kv.itemsize)) * 4
     for head in range(num_heads):
         for d in range(head_dim):
             queries[head // group, head % group, d] = widen(query[head, d]) * scale
@@ -70,9 +71,9 @@ def decode_piece(found, query, kv, strides, block, table, begin, end, mask, room
             if done + count < num_keys:
                 ahead = side_by_side(table, block, begin + done + count, end)[0] + walk * value_stride
             for kv_head in range(num_kv_heads):
-                for k in range(0, count, AT_ONCE):
+                for k in range(0, count, at_once):
                     offset, part = kv_head * head_stride + k, scores[kv_head, :, done + k :]
-                    rows = kv[first + offset : first + offset + min(AT_ONCE, count - k)]
+                    rows = kv[first + offset : first + offset + min(at_once, count - k)]
                     for number in range(0, rows.size, 64 // kv.itemsize):
                         ask_for(kv, (ahead + offset) * head_dim + number)
                     if walk == 0:
@@ -83,7 +84,7 @@ def decode_piece(found, query, kv, strides, block, table, begin, end, mask, room
         if walk == 0:
             for head in range(num_heads):
                 weights = scores[head // group, head % group, :num_keys]
-                found[head, head_dim], found[head, head_dim + 1] = weigh(weights, softcap)
+                found[head, head_dim], found[head, head_dim + 1] = softmax(weights, softcap)
     for head in range(num_heads):
         found[head, :head_dim] = results[head // group, head % group]
 
@@ -112,23 +113,24 @@ def shared_prefix(sequences, tables, contexts, block_size, window):
 def plan_decode(tables, starts, contexts, block_size, window, threads):
     """Who is decoded, how many keys they share, and how the others are cut into stretches and given to threads.
 
-    Returns the sequences with one query token; how many first keys they share; the stretches behind these (sequence,
-    first key, end); with which stretch each of the sequences begins, and each thread. All threads have the same number
-    of keys. If some are shared, a sequence begins with an empty stretch for each thread, for what is found there.
+    Returns the sequences with one query token; how many first keys they share, and how many threads go through them;
+    the stretches behind these (sequence, first key, end); with which stretch each of the sequences begins, and each
+    thread. All threads have the same number of keys. A sequence begins with an empty stretch for each of the threads
+    that go through what is shared, for what is found there.
     """
     sequences = np.nonzero(starts[1:] - starts[:-1] == 1)[0]
     num_seqs, total = len(sequences), 0
     shared = shared_prefix(sequences, tables, contexts, block_size, window)
     for sequence in sequences:
         total += min(contexts[sequence] - shared, window)
-    share, empty = max(LEAST, -(-total // threads)), threads if shared else 0
-    stretches = np.zeros((num_seqs * (1 + empty) + total // LONGEST + threads, 3), np.int64)
+    share, readers = max(LEAST, -(-total // threads)), min(threads, shared // LEAST)
+    stretches = np.zeros((num_seqs * (1 + readers) + total // LONGEST + threads, 3), np.int64)
     of_sequence, of_thread = np.zeros(num_seqs + 1, np.int64), np.zeros(threads + 1, np.int64)
     count, thread, left = 0, 0, share
     for number in range(num_seqs):
         sequence = sequences[number]
         begin = max(shared, contexts[sequence] - window)
-        count += empty
+        count += readers
         while begin < contexts[sequence]:
             end = min(contexts[sequence], begin + min(LONGEST, left))
             stretches[count, 0], stretches[count, 1], stretches[count, 2] = sequence, begin, end
@@ -138,7 +140,7 @@ def plan_decode(tables, starts, contexts, block_size, window, threads):
                 of_thread[thread] = count
         of_sequence[number + 1] = count
     of_thread[thread + 1 :] = count
-    return sequences, shared, stretches, of_sequence, of_thread
+    return sequences, shared, readers, stretches, of_sequence, of_thread
 
 
 @inner
@@ -161,15 +163,17 @@ def decode_shared(found, slots, query, kv, strides, block, table, begin, end, ma
 
 
 @inner
-def decode(thread, threads, found, plan, query, kv, strides, block, tables, starts, mask):
+def decode(thread, found, plan, query, kv, strides, block, tables, starts, mask):
     """A thread's share of the plan, into `found` [stretches, num_heads, head_dim + 2]."""
-    (sequences, shared, stretches, of_sequence, of_thread), num_kv_heads = plan, strides[2]
+    (sequences, shared, readers, stretches, of_sequence, of_thread), num_kv_heads = plan, strides[2]
     num_heads, head_dim = query.shape[1:]
-    if shared:
+    if thread < readers:
         first = starts[sequences[0]]
         queries, slots, table = query[first : first + len(sequences)], of_sequence + thread, tables[sequences[0]]
-        begin, end = shared * thread // threads, shared * (thread + 1) // threads
+        begin, end = shared * thread // readers, shared * (thread + 1) // readers
         decode_shared(found, slots, queries, kv, strides, block, table, begin, end, mask)
+    if of_thread[thread] == of_thread[thread + 1]:
+        return
     padded = (num_heads // num_kv_heads + 3) // 4 * 4
     room = (
         np.zeros((num_kv_heads, padded, LONGEST), np.float32),

@@ -50,10 +50,10 @@ _launch = threading.Lock()
 """Numba's plainest thread pool allows one launch at a time, and two launches would share the cores anyway."""
 
 
-LIKE_C: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
+FAST: dict[str, Any] = {"fastmath": True, "error_model": "numpy"}
 """Sums in any order, as vector code needs it; no exception where something is divided by 0."""
 
-inner = njit(**LIKE_C)
+inner = njit(**FAST)
 """Decorates what kernels call."""
 
 
@@ -62,9 +62,9 @@ def compiled(**options: bool) -> Callable[[Any], Any]:
 
     def decorate(function):
         try:
-            return njit(cache=True, **LIKE_C, **options)(function)
+            return njit(cache=True, **FAST, **options)(function)
         except RuntimeError:
-            return njit(**LIKE_C, **options)(function)
+            return njit(**FAST, **options)(function)
 
     return decorate
 
@@ -75,8 +75,8 @@ def _forget_older_kernels() -> None:
     This looks where Numba keeps them by default; whoever changes a kernel with NUMBA_CACHE_DIR set must empty it.
     """
     here = Path(__file__).parent
-    changed = max(file.stat().st_mtime for file in here.glob("numba_*.py"))
     with suppress(OSError):  # it is not our folder, or another process does the same
+        changed = max((file.stat().st_mtime for file in here.glob("numba_*.py")), default=0.0)
         for index in (here / "__pycache__").glob("numba_*.nbi"):
             if index.stat().st_mtime < changed:
                 index.unlink()

@@ -72,21 +72,23 @@ def _attend(out, query, kv, strides, block, tables, starts, contexts, mask, thre
     group = num_heads // num_kv_heads
     decodes = plan_decode(tables, starts, contexts, block[0], mask[1], threads)
     prefills = plan_prefill(starts, contexts, group, num_kv_heads, threads)
-    (sequences, _, _, of_sequence, _), (tiles, block_q, num_splits, _, _) = decodes, prefills
+    (sequences, _, _, _, of_sequence, _), (tiles, block_q, num_splits, _, _) = decodes, prefills
     decoded = np.empty((of_sequence[-1], num_heads, head_dim + 2), np.float32)
     items, rows = len(tiles) * num_kv_heads if num_splits > 1 else 0, (block_q * group + 3) // 4 * 4
     prefilled = np.empty((items, num_splits, rows, head_dim + 2), np.float32)
     for unsigned in prange(threads):
         thread = np.int64(unsigned)
-        decode(thread, threads, decoded, decodes, query, kv, strides, block, tables, starts, mask)
+        decode(thread, decoded, decodes, query, kv, strides, block, tables, starts, mask)
         prefill(thread, threads, out, prefilled, prefills, query, kv, strides, block, tables, starts, contexts, mask)
-    for number in range(len(sequences)):
-        token = starts[sequences[number]]
-        merge(out[token : token + 1], decoded[of_sequence[number] : of_sequence[number + 1]])
-    for item in range(items):
-        kv_head, (sequence, first) = item % num_kv_heads, tiles[item // num_kv_heads]
-        last = min(first + block_q, starts[sequence + 1])
-        merge(out[first:last, kv_head * group : (kv_head + 1) * group], prefilled[item])
+    for unsigned in prange(threads):
+        thread = np.int64(unsigned)
+        for number in range(thread, len(sequences), threads):
+            token = starts[sequences[number]]
+            merge(out[token : token + 1], decoded[of_sequence[number] : of_sequence[number + 1]])
+        for item in range(thread, items, threads):
+            kv_head, (sequence, first) = item % num_kv_heads, tiles[item // num_kv_heads]
+            last = min(first + block_q, starts[sequence + 1])
+            merge(out[first:last, kv_head * group : (kv_head + 1) * group], prefilled[item])
 
 
 @compiled(parallel=True)

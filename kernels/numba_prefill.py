@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Attention of many query tokens on CPUs, compiled by Numba: prefill, chunks of it, and any mix with decode.
+"""Attention of sequences with several query tokens on CPUs, compiled by Numba: prompts, and chunks of them.
 
 A thread takes one piece of work after the other: a few query tokens of one sequence, with all the heads that share a KV
 head, and a stretch of its keys. It walks that stretch a tile at a time:
@@ -12,8 +12,8 @@ head, and a stretch of its keys. It walks that stretch a tile at a time:
     for each row (a token and a head):   scores  = row · keys     a softmax that goes on from tile to tile: the largest
                                          result += weights · values       score so far, the sum of weights, the result
 
-A causal bound and a sliding window only say at which
-key of a tile a row begins and ends; the others get (almost) no weight.
+A causal bound and a sliding window only say at which key of a tile a row begins and ends; the others get (almost) no
+weight.
 """
 
 import numpy as np
@@ -131,6 +131,8 @@ def plan_prefill(starts, contexts, group, num_kv_heads, threads):
 def prefill(thread, threads, out, found, plan, query, kv, strides, block, tables, starts, contexts, mask):
     """A thread's share of the plan, into `out`, or into `found` [tiles · KV heads, splits, …] if keys are split."""
     (tiles, block_q, num_splits, split, together), (value_stride, head_stride, num_kv_heads) = plan, strides
+    if not len(tiles):
+        return
     num_heads, head_dim = query.shape[1:]
     window, group = mask[1], num_heads // num_kv_heads
     num_rows, num_pieces = (block_q * group + 3) // 4 * 4, len(tiles) * num_splits * num_kv_heads

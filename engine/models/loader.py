@@ -73,7 +73,7 @@ def load_model(
     folder = find_checkpoint(name, progress)
     config = _read_config(folder)
     torch_dtype = _choose_dtype(dtype, config, kernels, device)
-    if progress:
+    if progress and kernels.compile_for:
         progress("making the kernels ready, half a minute the first time", 0.0)
     kernels = kernels.compiled_for(torch_dtype)
     model: nn.Module

@@ -6,24 +6,10 @@
 PyTorch's own compiler packs weights in the same way.
 """
 
-from typing import Any, Protocol
-
 import torch
 from torch import Tensor, nn
 
-
-class FewRows(Protocol):
-    """What `kernels/numba_few_rows.py` does."""
-
-    MOST_ROWS: int
-
-    def tiles_of(self, packed: Tensor, weight: Tensor) -> Any:
-        """See the function of that name."""
-        ...
-
-    def multiply(self, x: Tensor, tiles: Any, bias: Tensor | None, outputs: int) -> Tensor:
-        """See the function of that name."""
-        ...
+from pagelens.kernels.layer_ops import FewRows
 
 
 class PackedLinear(nn.Module):
@@ -38,16 +24,16 @@ class PackedLinear(nn.Module):
         self.bias = linear.bias
         self.weight = nn.Parameter(torch.ops.mkldnn._reorder_linear_weight(plain), requires_grad=False)
         self._multiply = torch.ops.mkldnn._linear_pointwise.default
-        self._outputs, self._inputs = plain.shape
+        (self._outputs, self._inputs), self._dtype = plain.shape, plain.dtype
         self._few_rows = few_rows
         self._tiles = few_rows.tiles_of(self.weight, plain) if few_rows else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         product: Tensor
-        if self._tiles is not None and self._few_rows and 0 < x.numel() <= self._few_rows.MOST_ROWS * self._inputs:
-            rows = x.reshape(-1, self._inputs)
-            product = self._few_rows.multiply(rows, self._tiles, self.bias, self._outputs)
+        few = self._few_rows if self._tiles is not None and x.dtype is self._dtype else None
+        if few and 0 < x.numel() <= few.MOST_ROWS * self._inputs:
+            product = few.multiply(x.reshape(-1, self._inputs), self._tiles, self.bias, self._outputs)
             return product.view(*x.shape[:-1], self._outputs)
         product = self._multiply(x, self.weight, self.bias, "none", [], "")
         return product

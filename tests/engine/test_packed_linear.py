@@ -46,7 +46,8 @@ def test_tiles_are_taken_for_what_they_hold(dtype):
     weight, odd = torch.randn(100, 48).to(dtype), torch.randn(100, 47).to(dtype)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
     tiles = numba_few_rows.tiles_of(packed, weight)
-    assert tiles is None or tiles.shape[0] * tiles.shape[2] >= 100
+    if torch.cpu.get_capabilities().get("avx512_f", False):  # elsewhere oneDNN may pack in a way that we do not read
+        assert tiles is not None and tiles.shape[0] * tiles.shape[2] >= 100
     assert numba_few_rows.tiles_of(packed, weight.roll(1)) is None
     if dtype is torch.bfloat16:
         assert numba_few_rows.tiles_of(torch.ops.mkldnn._reorder_linear_weight(odd), odd) is None

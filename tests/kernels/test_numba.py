@@ -1,10 +1,12 @@
 """The Numba kernels against the oracle, in a poisoned cache; and when they are chosen, or cannot be."""
 
+import itertools
 import os
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ pytest.importorskip("numba")
 
 from pagelens.engine import ConfigError
 from pagelens.engine.attention import select_kernels
-from pagelens.kernels import numba_paged_attention, reference
+from pagelens.kernels import numba_decode, numba_paged_attention, reference
 from pagelens.kernels.numba_paged_attention import paged_attention, write_kv
 
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-3}
@@ -67,13 +69,13 @@ def test_a_context_is_cut_among_the_threads_and_merged(make_batch, error, thread
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("group", [1, 3, 50])
 @pytest.mark.parametrize("shared", [100, 128, 700])  # too little to be worth it, just enough, and several stretches
-def test_a_prefix_that_all_share_is_read_once_for_all(make_batch, error, shared, group, threads):
-    """Twenty sequences whose tables begin with the blocks of the first; then the same with a prompt among them."""
+def test_a_prefix_that_all_share_is_read_for_all_at_once(make_batch, error, shared, group, threads):
+    """Twenty sequences whose tables begin with the blocks of the first, alone and with a prompt somewhere."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        for queries in (1, 9):
-            lengths = [(shared + 4 * i + 1, queries if i == 7 else 1) for i in range(20)]
+        for prompt in (None, 0, 7, 19):
+            lengths = [(shared + 4 * i + 1, 9 if i == prompt else 1) for i in range(20)]
             batch = make_batch(lengths, block_size=4, kv_heads=2, group=group, head_dim=16)
             batch.block_tables[:, : shared // 4] = batch.block_tables[0, : shared // 4].clone()
             for option in ({}, {"softcap": 5.0}, {"sliding_window": 3 * shared}, {"sliding_window": 50}):
@@ -81,6 +83,39 @@ def test_a_prefix_that_all_share_is_read_once_for_all(make_batch, error, shared,
                 assert error(paged_attention(**arguments), reference.paged_attention(**arguments)) < 1e-5
     finally:
         torch.set_num_threads(before)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(
+    contexts=st.lists(st.integers(1, 40) | st.integers(300, 1300), min_size=1, max_size=9),
+    shared=st.sampled_from([0, 100, 128, 260]),
+    prompt=st.none() | st.integers(0, 8),
+    window=st.sampled_from([1 << 40, 500, 7]),
+    threads=st.sampled_from([1, 2, 3, 64]),
+)
+def test_every_key_is_given_to_one_thread(contexts, shared, prompt, window, threads):
+    """The plan for decode: keys that all share, and behind them stretches that leave out none and take none twice."""
+    block_size = 4
+    contexts = np.array([shared + context for context in contexts], np.int32)
+    queries = np.array([2 if number == prompt else 1 for number in range(len(contexts))])
+    starts = np.append(0, queries.cumsum()).astype(np.int32)
+    tables = np.arange(len(contexts) * 400, dtype=np.int32).reshape(len(contexts), 400)
+    tables[:, : shared // block_size] = tables[0, : shared // block_size]
+    plan = numba_decode.plan_decode(tables, starts, contexts, block_size, window, threads)
+    sequences, found, readers, stretches, of_sequence, of_thread = plan
+    assert list(sequences) == [number for number in range(len(contexts)) if number != prompt]
+    side_by_side = prompt is None or prompt in (0, len(contexts) - 1) or prompt >= len(contexts)
+    worth_it = shared >= 128 and len(sequences) >= 4 and side_by_side
+    assert found == (shared if worth_it and max(contexts[sequences]) <= window else 0)
+    assert readers == min(threads, found // 64)
+    assert of_sequence[0] == of_thread[0] == 0 and of_sequence[-1] == of_thread[-1] <= len(stretches)
+    for number, sequence in enumerate(sequences):
+        own = stretches[of_sequence[number] + readers : of_sequence[number + 1]]
+        first = max(found, int(contexts[sequence]) - window)
+        assert [begin for _, begin, _ in own] == [first, *(end for _, _, end in own[:-1])]
+        assert own[-1][2] == contexts[sequence] and all(row[0] == sequence and row[1] < row[2] for row in own)
+    keys = [sum(end - begin for _, begin, end in stretches[a:b]) for a, b in itertools.pairwise(of_thread)]
+    assert max(keys) <= max(64, -(-sum(keys) // threads))
 
 
 def test_a_sequence_that_is_no_number_harms_no_other(make_batch, error):
