@@ -18,6 +18,7 @@ from .beam_search import BeamSearch
 from .config import EngineConfig
 from .engine import Engine
 from .errors import RequestError
+from .models.loading_progress import Progress as LoadingProgress
 from .output_processor import SequenceOutput
 from .request import Request
 from .sampling_params import SamplingParams
@@ -63,14 +64,17 @@ class LLM:
     Args:
         model: folder or hub id of a checkpoint; "" is the embedded model, which needs no network.
         log_events: keep the events in `llm.engine.log`, for a recording or a picture.
+        progress: is told how far loading the model is.
         options: the attributes of `EngineConfig`, by name.
 
     Raises:
         ConfigError, ModelError: an option is out of range, or the model cannot be loaded.
     """
 
-    def __init__(self, model: str = "", *, log_events: bool = False, **options: Any) -> None:
-        self.engine = Engine(EngineConfig(model=model, **options), log_events)
+    def __init__(
+        self, model: str = "", *, log_events: bool = False, progress: LoadingProgress | None = None, **options: Any
+    ) -> None:
+        self.engine = Engine(EngineConfig(model=model, **options), log_events, progress=progress)
 
     def generate(
         self,

@@ -132,6 +132,8 @@ def _narrow(number, target):
                 half = np.int32(0x7C00) if rounded > 0x7C00 else rounded  # too large is infinite
             else:
                 half = np.int32(np.rint(abs(number) * np.float32(2.0**24)))
+            if size > 0x7F800000:
+                half = np.int32(0x7E00)  # no number
             return np.uint16(half | ((bits >> 16) & 0x8000))
 
         return to_float16

@@ -22,7 +22,7 @@ from pagelens.engine.attention import kernel_to_watch
 from pagelens.engine.kvtrace import Trace, TraceWriter
 
 from .bench_commands import bench_app
-from .console import Blocks, BlockSize, Kernel, Model, Seed, err, messages, out
+from .console import Blocks, BlockSize, Kernel, Model, Seed, err, loading, messages, out
 from .inspection import Inspection
 from .lab_commands import lab_app
 from .mixed_requests import MIXED_REQUESTS
@@ -123,8 +123,8 @@ def serve_app(
             swap_space=swap_space,
             seed=seed,
         )
-        with err.status("loading") as status:
-            engine = Engine(config, progress=lambda stage, share: status.update(f"{stage}: {share:.0%}"))
+        with loading() as progress:
+            engine = Engine(config, progress=progress)
         loop = EngineLoop(engine, max_requests=max_requests)
         folders = (SCENARIOS,) if scenarios is None else (SCENARIOS, scenarios)
         serve(loop, host=host, port=port, access=access, max_viewers=max_viewers, scenarios=folders)
@@ -153,14 +153,16 @@ def generate(
         prompts = prompt or [_read_stdin()]
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, n=n)
         started = time.perf_counter()
-        llm = LLM(
-            model,
-            kernel=kernel,
-            block_size=block_size,
-            num_gpu_blocks_override=num_gpu_blocks,
-            max_model_len=max_model_len,
-            seed=seed,
-        )
+        with loading() as progress:
+            llm = LLM(
+                model,
+                progress=progress,
+                kernel=kernel,
+                block_size=block_size,
+                num_gpu_blocks_override=num_gpu_blocks,
+                max_model_len=max_model_len,
+                seed=seed,
+            )
         load_seconds = time.perf_counter() - started
         if json_output or len(prompts) > 1 or n > 1:
             results = llm.generate(prompts, params)

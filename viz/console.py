@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from pagelens.engine import PagelensError
+from pagelens.engine.models.loading_progress import Progress
 
 out = Console()
 err = Console(stderr=True)
@@ -18,6 +19,13 @@ Kernel = Annotated[str, typer.Option(help="auto (the fastest that runs here), tr
 BlockSize = Annotated[int, typer.Option(help="Tokens per block.")]
 Blocks = Annotated[int | None, typer.Option("--num-gpu-blocks-override", help="Size of the pool in blocks.")]
 Seed = Annotated[int, typer.Option(help="From which requests derive their seeds.")]
+
+
+@contextmanager
+def loading() -> Iterator[Progress]:
+    """While a model is loaded: a line on a terminal's stderr that says what is going on."""
+    with err.status("loading") as status:
+        yield lambda stage, share: status.update(f"{stage}: {share:.0%}" if share else stage)
 
 
 @contextmanager

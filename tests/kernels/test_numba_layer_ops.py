@@ -80,3 +80,11 @@ def test_the_first_of_the_largest(rows, size, dtype, seed):
     """In bfloat16 many of 5,000 numbers are equal."""
     logits = (torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)) * 3).to(dtype)
     assert numba_layer_ops.largest_of_each(logits) == layer_ops.largest_of_each(logits)
+
+
+@pytest.mark.parametrize("dtype", list(LIMIT))
+def test_what_is_no_number_stays_none(dtype):
+    x, weight = torch.ones(3, 8).to(dtype), torch.ones(8).to(dtype)
+    x[1, 2] = float("nan")
+    _, found = numba_layer_ops.add_rms_norm(x, None, weight, 1e-6)
+    assert found[1].isnan().all() and not found[0].isnan().any() and not found[2].isnan().any()
