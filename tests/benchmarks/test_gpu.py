@@ -24,7 +24,7 @@ def test_the_dry_run_passes_and_leaves_nothing_out():
     skipped = [line for line in done.stdout.splitlines() if "skipped" in line]
     assert skipped == ["  torch.bfloat16  skipped: the interpreter multiplies it wrongly"]
     rates = [line for line in done.stdout.splitlines() if line.endswith(" s") and "tokens/s" in line]
-    assert len(rates) == 4, "the engine twice and transformers twice, none of them stopped early"
+    assert len(rates) == 5, "the engine three times and transformers twice, none of them stopped early"
 
 
 def test_without_a_gpu_it_says_what_to_do():
