@@ -30,11 +30,11 @@ REST = "Python between them"
 
 
 class Clock:
-    """Seconds by part, and how often a part ran."""
+    """Seconds by part, of a number of steps, and of these steps as a whole."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
+        self.num_steps = 0
         self.seconds_of_steps = 0.0
         self._within: list[float] = []
 
@@ -50,7 +50,6 @@ class Clock:
             finally:
                 took = time.perf_counter() - started
                 self.seconds[name] += took - self._within.pop()
-                self.calls[name] += 1
                 if self._within:
                     self._within[-1] += took
 
@@ -58,7 +57,7 @@ class Clock:
 
 
 def print_profile(folder: str, dtype: str, workload: Workload, vocab_size: int) -> None:
-    """A table of the parts, and what the clock itself costs."""
+    """A table of the parts, and the seconds of the batch with and without the clock."""
     llm = our_engine(folder, dtype)
     llm.generate(workload.prompts(vocab_size, 0), greedy(WARM_UP_TOKENS), progress=False)
     started = time.perf_counter()
@@ -67,17 +66,15 @@ def print_profile(folder: str, dtype: str, workload: Workload, vocab_size: int) 
     steps, timed = run_timed(llm.engine, workload.prompts(vocab_size, 2), workload.num_new)
     print(f"  {alone:.2f} s, {timed:.2f} s with the clock; a step, in milliseconds")
     parts = [name for name, _ in (steps["prefills"].seconds + steps["decodes"].seconds).most_common()]
-    print(f"  {'':30}" + "".join(f"{clock.calls[REST]:9,} {kind:9}" for kind, clock in steps.items()))
+    print(f"  {'':30}" + "".join(f"{clock.num_steps:9,} {kind:9}" for kind, clock in steps.items()))
     for name in [*(name for name in parts if name != REST), REST]:
         print(f"  {name:30}", end="")
         for clock in steps.values():
-            count, total = max(1, clock.calls[REST]), max(clock.seconds.total(), 1e-9)
+            count, total = max(1, clock.num_steps), max(clock.seconds.total(), 1e-9)
             print(f"{clock.seconds[name] / count * 1e3:9.2f}{clock.seconds[name] / total:7.0%}   ", end="")
         print()
     print(f"  {'a step':30}", end="")
-    print(
-        "".join(f"{clock.seconds_of_steps / max(1, clock.calls[REST]) * 1e3:9.2f}{'':10}" for clock in steps.values())
-    )
+    print("".join(f"{clock.seconds_of_steps / max(1, clock.num_steps) * 1e3:9.2f}{'':10}" for clock in steps.values()))
 
 
 def run_timed(engine: Engine, prompts: list[list[int]], num_new: int) -> tuple[dict[str, Clock], float]:
@@ -100,7 +97,7 @@ def run_timed(engine: Engine, prompts: list[list[int]], num_new: int) -> tuple[d
         kind = steps["decodes" if batch is not None and batch.is_decode else "prefills"]
         kind.seconds_of_steps += took
         kind.seconds.update(clock.seconds)
-        kind.calls[REST] += 1
+        kind.num_steps += 1
     return steps, time.perf_counter() - started
 
 

@@ -102,18 +102,18 @@ class DecodeGraphs:
             )
 
     def sizes(self, num_seqs: int) -> tuple[int, int, int, int]:
-        """Of the recording for so many sequences, as `Attention.choose_launch` takes them: good for any context."""
-        size = min(self._most, 1 << (num_seqs - 1).bit_length())
+        """Of the recording for so many sequences, as `Attention.choose_launch` takes them: good for any context.
+
+        Beams can make more sequences in a step than may be admitted: there is no recording for them.
+        """
+        size = num_seqs if num_seqs > self._most else min(self._most, 1 << (num_seqs - 1).bit_length())
         return size, size, 1, self._max_model_len
 
     def logits(self, step: Batch, forward: Forward) -> Tensor:
-        """Of a decode batch [num_seqs, vocab_size], valid until the next call; by `forward` if there is no recording.
-
-        Beams can make more sequences in a step than may be admitted: there is none for them.
-        """
+        """Of a decode batch [num_seqs, vocab_size], valid until the next call; by `forward` if there is no recording."""
         count = len(step.token_ids)
         recording = self._recordings.get(self.sizes(count)[0])
-        if recording is None or count > self._most:
+        if recording is None:
             return forward(step)
         recording.fill(step)
         recording.replay()
