@@ -110,7 +110,7 @@ class DecodeGraphs:
         return size, size, 1, self._max_model_len
 
     def logits(self, step: Batch, forward: Forward) -> Tensor:
-        """Of a decode batch [num_seqs, vocab_size], valid until the next call; by `forward` if there is no recording."""
+        """Of a decode batch [num_seqs, vocab_size], valid until the next call; of `forward` where none is recorded."""
         count = len(step.token_ids)
         recording = self._recordings.get(self.sizes(count)[0])
         if recording is None:
